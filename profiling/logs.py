@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -26,8 +26,7 @@ _CHECKSUM = b',"crc32":'
 
 
 def encoded(record: msgspec.Struct) -> bytes:
-    """The line of a record. Its last field is the CRC-32 of what is before it, so that a line of which a part
-    is gone, or that two became, is known even where it is JSON."""
+    """The line of a record, with the CRC-32 of its text last: a cut line is known even where it is JSON."""
     text = msgspec.json.encode(record)[:-1]
     return b"%b%b%d}\n" % (text, _CHECKSUM, zlib.crc32(text))
 
@@ -73,14 +72,6 @@ class LineWriter:
     def close(self) -> None:
         """Close the file; safe to repeat."""
         self._file.close()
-
-    def __enter__(self) -> LineWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def read_lines(path: Path, record: type[Record]) -> Iterator[Record]:
@@ -189,8 +180,6 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of the process, in the machine's memory, without files that it has mapped."""
     steps: int = 1
     """So many steps end with this one; more than one in a row of means."""
-    longest_ns: int | None = None
-    """The longest of them, in a row of means."""
     began: Began | None = None
     """In the first row of a process."""
 
@@ -242,7 +231,7 @@ def write_collectives(path: Path, records: Iterable[CollectiveRecord]) -> None:
 
     Raises OSError where it cannot be written.
     """
-    with LineWriter(path) as lines:
+    with closing(LineWriter(path)) as lines:
         for record in records:
             lines.write(record)
 

@@ -6,8 +6,10 @@ the quickest steps. The last thousand steps stay as they are.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
+import sys
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,6 +52,7 @@ class StepLog:
         self._lines = LineWriter(path)
         self._rows = _count_lines(path)
         self._unwritten: deque[StepRecord] = deque()
+        self._problem = ""
 
     def write(self, record: StepRecord) -> None:
         """Append one step. JSON has no infinity: such values become null and are named in `not_finite`."""
@@ -65,22 +68,25 @@ class StepLog:
         if self._rows >= MOST_ROWS:
             self._shorten()
 
-    def keep(self, record: StepRecord) -> str | None:
+    def keep(self, record: StepRecord) -> None:
         """As `write`, for a training that goes on when the disk is full: what cannot be written now is kept
-        and written later. Why it could not; None where everything is in the file."""
+        and written later, which is told once each time that it begins."""
         self._unwritten.append(record)
         if len(self._unwritten) > MAX_UNWRITTEN:
             self._unwritten = deque(shortened(list(self._unwritten)))
-        return self._write_kept()
+        before, self._problem = self._problem, self._write_kept()
+        if self._problem and not before:
+            _tell(f"{self._problem}; steps are kept for later")
 
-    def _write_kept(self) -> str | None:
+    def _write_kept(self) -> str:
+        """Why not all could be written; empty where they are."""
         try:
             while self._unwritten:
                 self.write(self._unwritten[0])
                 self._unwritten.popleft()
         except OSError as error:
-            return f"{error.filename}: cannot be written: {error.strerror}; steps are kept for later"
-        return None
+            return f"{error.filename}: cannot be written: {error.strerror}"
+        return ""
 
     def _shorten(self) -> None:
         path = self._lines.path
@@ -96,32 +102,36 @@ class StepLog:
         self._lines = LineWriter(path)
         self._rows = sum(row.steps == 1 for row in rows)
 
-    def close(self) -> str | None:
-        """Close the file; safe to repeat. What became of steps that the disk had no room for, if of any."""
+    def close(self) -> None:
+        """Close the file; safe to repeat. Tells what becomes of steps that the disk has no room for."""
         problem = self._write_kept()
         self._lines.close()
-        return None if problem is None else self._fit_in(problem)
+        if problem:
+            _tell(self._fit_in(problem))
 
     def _fit_in(self, problem: str) -> str:
         """Put what is kept into the room that the file has, all steps in rows of means: a full disk takes
-        other bytes in place of those that are there."""
+        other bytes in place of those that are there. What became of it."""
         path, kept = self._lines.path, list(self._unwritten)
         span = f"steps {kept[0].step - kept[0].steps + 1:,} to {kept[-1].step:,}"
         self._unwritten.clear()
         try:
             rows, room = _not_taken_back([*read_steps(path), *kept]), path.stat().st_size
-            size, content = 1, b" " * (room + 1)
-            while len(content) > room and size <= 2 * sum(row.steps for row in rows):
-                size *= 2
+            for size in (1 << n for n in range(1, 30)):
                 content = b"".join(map(encoded, _grouped(rows, size, most_steps=size)))
-            if len(content) <= room:
-                with path.open("r+b") as file:
-                    file.write(content)
-                    file.truncate()
-                return f"{path}: no room for {span}: all steps are now means of up to {size:,}"
+                if len(content) <= room:
+                    with path.open("r+b") as file:
+                        file.write(content)
+                        file.truncate()
+                    return f"{path}: no room for {span}: all steps are now means of up to {size:,}"
         except (OSError, CaptureError):
-            pass  # said as what it was at first
-        return f"{problem.partition(';')[0]}; {span} are lost"
+            pass  # told as what it was at first
+        return f"{problem}; {span} are lost"
+
+
+def _tell(problem: str) -> None:
+    with contextlib.suppress(OSError):  # it may go to the same disk
+        sys.stderr.write(f"perfdoc: {problem}\n")
 
 
 def _count_lines(path: Path) -> int:
@@ -204,7 +214,6 @@ def _mean(group: Sequence[StepRecord]) -> StepRecord:
         group[0],
         step=last.step,
         duration_ns=round(sum(row.duration_ns * row.steps for row in group) / steps),
-        longest_ns=max(row.longest_ns or row.duration_ns for row in group),
         steps=steps,
         unseen_waits=max(row.unseen_waits for row in group),
         not_finite=tuple(sorted({name for row in group for name in row.not_finite})),

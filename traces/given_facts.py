@@ -216,14 +216,14 @@ def _take_model(values: dict[str, Any], sources: dict[str, str], path: Path) -> 
     """The shape that a model's own configuration says, in place of any other; its name."""
     from perfdoc.traces.model_config.read import read_model_config
 
-    found = read_model_config(path)
+    shape_name, fields, source = read_model_config(path)
     for name in ("model", *_MODEL):
         values.pop(name, None)
         sources.pop(name, None)
-    for name, value in found.fields.items():
+    for name, value in fields.items():
         values[name] = value if isinstance(value, bool) else _MODEL[name][0](value)
-        sources[name] = found.source
-    return found.name
+        sources[name] = source
+    return shape_name
 
 
 def _shown(table: Mapping[str, tuple[Any, tuple[str, ...]]]) -> Iterator[str]:

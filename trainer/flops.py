@@ -53,13 +53,6 @@ def training_dtype(config: Config) -> str:
     return "fp8" if config.precision.fp8 else config.precision.params_dtype
 
 
-def mfu(flops: int, step_time_ns: int, devices: int, peak: float | None) -> float | None:
-    """Model FLOPs utilization as a fraction, or None where the peak is not known."""
-    if peak is None or step_time_ns <= 0:
-        return None
-    return flops / (step_time_ns * 1e-9 * devices * peak)
-
-
 _MAX_BYTES = 1 << 20
 
 

@@ -29,7 +29,6 @@ class RunLog:
         self._run, self.shown = run, Telemetry(services=())
         self._speaks = rank == 0
         self._steps = None if run is None else StepLog(run.steps_path(rank))
-        self._problem: str | None = None
         self._evals: IO[str] | None = None
         self._first: tuple[int, float] | None = None
         """The first step and when it ended, in seconds: it takes longer than those that follow."""
@@ -42,10 +41,7 @@ class RunLog:
         """Append one line at once, so that a killed run keeps what it did. `mfu` is for the terminal, and
         whether the peak was measured."""
         if self._steps is not None:
-            problem = self._steps.keep(record)
-            if problem is not None and self._problem is None:
-                sys.stderr.write(f"perfdoc: {problem}\n")
-            self._problem = problem
+            self._steps.keep(record)
         if self._run is not None:
             self.shown.begins(self._run.path)
             self.shown.add(record)
@@ -87,8 +83,8 @@ class RunLog:
     def close(self) -> None:
         """Close the files."""
         self.shown.ends()
-        if self._steps is not None and (problem := self._steps.close()) is not None:
-            sys.stderr.write(f"perfdoc: {problem}\n")
+        if self._steps is not None:
+            self._steps.close()
         if self._evals is not None:
             self._evals.close()
 

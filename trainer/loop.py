@@ -26,7 +26,7 @@ from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.schema import Config, TrainingConfig
 from perfdoc.trainer.data import Corpus, batches, build_corpus
 from perfdoc.trainer.end import StopRequest
-from perfdoc.trainer.flops import Peak, flops_per_step, mfu, peak_here
+from perfdoc.trainer.flops import Peak, flops_per_step, peak_here
 from perfdoc.trainer.instrument import Instrument
 from perfdoc.trainer.layout import Layout
 from perfdoc.trainer.log import EvalRecord, RunLog
@@ -118,14 +118,15 @@ def train(run: Run, log: RunLog, stop: StopRequest | None = None, session: Sessi
         gc.disable()
         gc.collect()
     clock = StepClock(lambda _: None)
-    begins: Began | None = began({}, _facts(config))
+    of_model = {"flops_per_step": run.flops, "peak_flops_per_second": run.peak.value}
+    begins: Began | None = began({}, _facts(config), {}, 0, **of_model)
     try:
         while run.finished < training.train_iters and not run.stopped_by_signal:
             record = replace(_step(run, data, stop, session, clock), began=begins)
             begins = None
             due = run.finished % training.log_interval == 0 or run.finished in (1, training.train_iters)
-            share = mfu(run.flops, record.duration_ns, run.layout.world_size, run.peak.value)
-            measured = run.peak.kind == "measured"
+            peak, measured = run.peak.value, run.peak.kind == "measured"
+            share = run.flops / record.duration_ns * 1e9 / run.layout.world_size / peak if peak else None
             log.step(record, training.train_iters, mfu=share, of_measured=measured, print_line=due)
             if training.eval_interval and run.finished % training.eval_interval == 0:
                 log.evaluation(_evaluate(run))

@@ -72,7 +72,7 @@ def run_rank(
         session.start_layout(resolved.config, layout)
         run = build(resolved.config, layout, read_measured(ceilings))
         _write_manifest(directory, resolved, run, profiling)
-        log.shown = Telemetry(services=chosen(None), flops=run.flops, peak=run.peak.value)
+        log.shown = Telemetry(services=chosen(None))
         with contextlib.ExitStack() as stack:
             capture = None
             if directory is not None:

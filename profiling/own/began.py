@@ -19,27 +19,22 @@ from perfdoc.profiling.model_config.megatron import shape_fields
 from perfdoc.profiling.own.process import own_device, own_rank
 
 MAX_FACTS = 300
-FROZEN = "frozen"
-"""Of a model: not all of its parameters train, so that the backward does less than twice the forward."""
 _DIMENSIONS = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context"}
 
 Fact = str | int | float | bool | None
 
 
 def began(
-    role: Mapping[str, int],
-    facts: Mapping[str, Any],
-    *,
-    flops_per_step: float | None = None,
-    model: Mapping[str, Any] | None = None,
-    length: int = 0,
+    role: Mapping[str, int], facts: Mapping[str, Any], model: Mapping[str, Any], length: int, **known: Any
 ) -> Began:
-    """What this process is now. model: what its configuration says. length: of the sequences that it saw."""
+    """What this process is now. model: what its configuration says. length: of the sequences that it saw.
+    known: other fields, of the model's FLOPs."""
     rank, world_size = own_rank()
     device, memory, peak = own_device(), environment.memory_bytes(), None
     if device == "cuda" and (gpu := environment.own_gpu(0)) is not None:
         memory, peak = gpu.memory_bytes, peak_flops(gpu.name)
-    flops, unknown = (None, "") if flops_per_step else flops_of_a_token(model or facts, length)
+    if not known.get("flops_per_step"):
+        known["flops_per_token"], known["flops_unknown"] = flops_of_a_token(model or facts, length)
     return Began(
         world_size=world_size,
         device=device,
@@ -47,16 +42,13 @@ def began(
         memory_bytes=memory,
         command=job_command() if rank == 0 else (),
         facts={**environment.knob_variables(), **own_facts(facts)},
-        flops_per_step=flops_per_step,
-        flops_per_token=flops,
-        flops_unknown=unknown,
-        peak_flops_per_second=peak,
+        **{"peak_flops_per_second": peak, **known},
     )
 
 
 def flops_of_a_token(model: Mapping[str, Any], length: int) -> tuple[float | None, str]:
     """Of training on a token of a sequence of a length, as `analyze` counts them; else why none are known."""
-    if model.get(FROZEN):
+    if model.get("frozen"):  # the backward then does less than twice the forward
         return None, "some of the model's parameters are frozen"
     if not is_hugging_face(model) and "num_layers" not in model:
         return None, "nothing says the model"

@@ -12,7 +12,6 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from perfdoc.profiling.own.began import FROZEN
 from perfdoc.profiling.own.hooks import Backwards
 from perfdoc.profiling.own.loop import Loop
 from perfdoc.profiling.own.sinks import Said, Sink, begun
@@ -43,7 +42,7 @@ class HuggingFaceCallback(Loop, TrainerCallback):  # type: ignore[misc]  # its l
 
         trained: Any = kwargs.get("model")
         model = trained.config.to_dict() if hasattr(trained, "config") else {}
-        model[FROZEN] = trained is not None and not all(p.requires_grad for p in trained.parameters())
+        model["frozen"] = trained is not None and not all(p.requires_grad for p in trained.parameters())
         every = int(args.logging_steps) if args.logging_steps >= 1 else EVERY
         backwards = Backwards(self)
         self.begins(at_end=backwards.uninstall, facts=chosen, loggers=loggers, every=every, model=model)

@@ -70,7 +70,6 @@ class Loop:
             if recorder is not None:
                 services = recorder.shown.services if self._services is None else self._services
                 shown = Telemetry(services=services, of_framework=loggers, every=every, window=self._folder)
-                shown.flops = recorder.shown.flops
                 recorder.model = model or recorder.model
                 recorder.begin(data_between=self.data_between, shown=shown)
         except CaptureError as error:

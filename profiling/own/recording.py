@@ -100,8 +100,9 @@ class Recorder:
         role: Mapping[str, int],
         facts: Mapping[str, Any],
         shown: Telemetry | None = None,
+        flops: float | None = None,
     ) -> None:
-        self._run, self._role, self._facts = run, role, facts
+        self._run, self._role, self._facts, self._flops = run, role, facts, flops
         self.shown = shown or Telemetry(services=())
         self._log: StepLog | None = None
         self._clock: StepClock | None = None
@@ -113,7 +114,6 @@ class Recorder:
         """What a configuration of it says, from which its FLOPs follow."""
         self._loss: float | None = None
         self._steps = 0
-        self._problem: str | None = None
         self._with_between = self._data_between = False
 
     def begin(self, *, data_between: bool = False, shown: Telemetry | None = None) -> None:
@@ -130,12 +130,13 @@ class Recorder:
     def step_begins(self, number: int) -> None:
         """A step begins."""
         if self._clock is None:
-            self._clock = StepClock(self.saw)
+            self._clock, self.model = StepClock(self.saw), self.model or megatron_arguments()
             try:
                 self._log = StepLog(self._run.steps_path(own_rank()[0]))
                 (self._run.path / ENDED).unlink(missing_ok=True)
             except OSError as error:
-                self._tell(f"{error.filename}: cannot be written: {error.strerror}; no steps are recorded")
+                said = f"{error.filename}: cannot be written: {error.strerror}; no steps are recorded"
+                sys.stderr.write(f"perfdoc: {said}\n")
         if self.shown.begins(self._run.path):
             atexit.register(stop)  # what a service puts there meanwhile comes after it
         self._number, self._start_ns, self._loss = number, time.time_ns(), None
@@ -157,7 +158,7 @@ class Recorder:
             profiled=profiled,
             rank_tokens=self.tokens or None,
             tokens=megatron_tokens(self.model),
-            began=None if self._steps else self._began(self._clock.role()),
+            began=None if self._steps else self._began(),
             **known,
         )
         self.tokens = 0
@@ -176,15 +177,9 @@ class Recorder:
         tokens, length = tokens_of(batch)
         self.tokens, self._length = self.tokens + tokens, max(self._length, length)
 
-    def _began(self, role: Mapping[str, int]) -> Began:
-        self.model = self.model or megatron_arguments()
-        return began(
-            {**role, **self._role},
-            self._facts,
-            flops_per_step=self.shown.flops,
-            model=self.model,
-            length=self._length,
-        )
+    def _began(self) -> Began:
+        role = {**(self._clock.role() if self._clock else {}), **self._role}
+        return began(role, self._facts, self.model, self._length, flops_per_step=self._flops)
 
     def close(self) -> None:
         """No step follows; safe to repeat."""
@@ -195,11 +190,10 @@ class Recorder:
             self._clock = None
             with contextlib.suppress(OSError):
                 raised = hasattr(sys, "last_type") and not hasattr(sys, "ps1")  # a notebook goes on after it
-                if own_rank()[0] == 0 and not raised and _exit_code in (None, 0):
+                if own_rank()[0] == 0 and not raised and not any(_exit_codes):
                     (self._run.path / ENDED).touch()
         if self._log is not None:
-            self._problem = None
-            self._tell(self._log.close())
+            self._log.close()
             self._log = None
 
     def leave(self) -> None:
@@ -220,14 +214,8 @@ class Recorder:
                 if self._clock is not None:
                     self._clock.phases.give_back(parts)
             if self._log is not None:
-                self._tell(self._log.keep(row))
+                self._log.keep(row)
             self.shown.add(row)
-
-    def _tell(self, problem: str | None) -> None:
-        """Once for each time that something goes wrong after all was well."""
-        if problem is not None and self._problem is None:
-            sys.stderr.write(f"perfdoc: rank {own_rank()[0]}: {problem}\n")
-        self._problem = problem
 
 
 _NAMED = ("data", "forward", "backward", "optimizer", "wait")
@@ -282,21 +270,20 @@ def record(
     Raises CaptureError where the folder cannot be made, ValueError for another service.
     """
     if active.current is None:
-        shown = Telemetry(services=chosen(log), flops=flops_per_step)
+        shown = Telemetry(services=chosen(log))
         run = RunDirectory.join(Path(folder))
-        active.current = Recorder(run, role=role or {}, facts=facts or {}, shown=shown)
+        active.current = Recorder(run, role=role or {}, facts=facts or {}, shown=shown, flops=flops_per_step)
         atexit.register(stop)
         sys.exit = _exits
     return active.current
 
 
-_exit, _exit_code = sys.exit, None
+_exit, _exit_codes = sys.exit, list[Any]()
 """As it was, and what it was given: nothing else tells atexit with what code a program ends."""
 
 
 def _exits(code: Any = None) -> NoReturn:
-    global _exit_code
-    _exit_code = code
+    _exit_codes.append(code)
     _exit(code)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from perfdoc.profiling.ledgers import Ledgers
-from perfdoc.profiling.logs import StepRecord
+from perfdoc.profiling.logs import Began, StepRecord
 from perfdoc.profiling.nsys.command import is_attached
 from perfdoc.profiling.own.process import own_rank
 from perfdoc.profiling.own.sinks import Said, Sink, begun, harmless, opened
@@ -60,11 +60,7 @@ class Telemetry:
     every: int = EVERY
     window: Path | None = None
     """The run directory of steps that all ranks profile meanwhile."""
-    flops: float | None = None
-    """Of one step of the whole job."""
-    peak: float | None = None
-    """FLOP/s of one device; None: as the first row says."""
-    _of_token: float | None = None
+    _began: Began | None = None
     _sinks: list[Sink] | None = None
     _rows: list[StepRecord] = field(default_factory=list)
     _beside: list[tuple[subprocess.Popen[str], Path | None, int]] = field(default_factory=list)
@@ -97,8 +93,7 @@ class Telemetry:
     def _add(self, row: StepRecord) -> None:
         self._step = row.step
         if row.began is not None:
-            self.peak = self.peak or row.began.peak_flops_per_second
-            self._of_token = row.began.flops_per_token
+            self._began = row.began
             if row.began.role.keys() == {"dp"}:
                 self._replicas = self._world_size
             return  # it loads and compiles
@@ -131,8 +126,10 @@ class Telemetry:
         tokens, own_tokens = mean("tokens"), mean("rank_tokens")
         if tokens is None and own_tokens is not None and self._replicas:
             tokens = own_tokens * self._replicas
-        flops = self.flops or (self._of_token or 0.0) * (tokens or 0.0)
-        share = flops / step_s / self._world_size / self.peak if self.peak else 0.0
+        began, share = self._began, 0.0
+        if began is not None and began.peak_flops_per_second:
+            flops = began.flops_per_step or (began.flops_per_token or 0.0) * (tokens or 0.0)
+            share = flops / step_s / self._world_size / began.peak_flops_per_second
         found = {
             "step_seconds": step_s,
             "memory_bytes": last.resident_bytes if last.allocated_bytes is None else last.allocated_bytes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def test_what_is_not_there_is_null(tmp_path: Path) -> None:
 def test_a_real_process(tmp_path: Path) -> None:
     """Four steps that each keep 8 MiB."""
     kept = []
-    with LineWriter(tmp_path / "rank0.jsonl") as writer:
+    with closing(LineWriter(tmp_path / "rank0.jsonl")) as writer:
         for step in range(4):
             kept.append(bytearray(b"x" * (8 << 20)))
             writer.write(sample_memory("step", step, cuda=False))

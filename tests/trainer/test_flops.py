@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
 from perfdoc.profiling.flops import flops_per_token as flops_of_shape
 from perfdoc.profiling.gpus import peak_flops
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.config.schema import Config
-from perfdoc.trainer.flops import flops_per_step, mfu, model_shape
+from perfdoc.trainer.flops import flops_per_step, model_shape
 from perfdoc.trainer.log import _in_words
 
 
@@ -87,9 +86,7 @@ def test_two_matrices_without_a_gate() -> None:
     assert flops_per_token(gated, 384) - flops_per_token(plain, 384) == 6 * 4 * 128 * 352
 
 
-def test_mfu_is_unknown_without_a_peak() -> None:
-    assert mfu(10**12, 10**9, 1, None) is None
-    assert mfu(10**12, 10**9, 2, 1e12) == pytest.approx(0.5)
+def test_a_peak_is_of_a_device_that_is_listed() -> None:
     assert peak_flops(None) is None
     assert peak_flops("Some Accelerator") is None
     assert peak_flops("NVIDIA H100 80GB HBM3") == 989e12

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,7 @@ def written(folder: Path, *, quiet_s: float, short: tuple[int, ...] = (), pause_
             for row in rows
         ]
         path = run.steps_path(rank)
-        with LineWriter(path) as lines:
+        with closing(LineWriter(path)) as lines:
             for row in timed[:-1] if rank in short else timed:
                 lines.write(row)
         os.utime(path, ns=(end, end))

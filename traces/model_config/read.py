@@ -12,7 +12,6 @@ from typing import Any
 
 from perfdoc.profiling.model_config.hugging_face import MissingError
 from perfdoc.profiling.model_config.megatron import megatron_fields, shape_fields
-from perfdoc.records import dataclass
 
 MAX_CONFIG_BYTES = 1 << 20
 """YAML takes 400 times its size of memory and 13 s a megabyte at worst: lists of lists of short texts."""
@@ -46,20 +45,9 @@ _MAX_LOG_BYTES = 4 << 20
 """From the start of a log, where Megatron-LM lists its arguments."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """What a file says of a model."""
-
-    name: str
-    """Empty where the file has none."""
-    fields: Mapping[str, Any]
-    """Of ModelShape; the vocabulary may be missing."""
-    source: str
-    """`--model-config config.json`, with what a reader should know."""
-
-
-def read_model_config(path: Path) -> ModelConfig:
-    """A Hugging Face `config.json`, or Megatron-LM's arguments: a log that lists them, YAML or JSON.
+def read_model_config(path: Path) -> tuple[str, Mapping[str, Any], str]:
+    """Name, fields of ModelShape (the vocabulary may be missing) and source, with what a reader should know,
+    of a Hugging Face `config.json`, or of Megatron-LM's arguments: a log that lists them, YAML or JSON.
 
     Raises ValueError, one line.
     """
@@ -67,7 +55,7 @@ def read_model_config(path: Path) -> ModelConfig:
         name, fields, notes = _fields(path)
     except MissingError as error:
         raise ValueError(f"--model-config {path}: {error}.") from error
-    return ModelConfig(name=name, fields=fields, source="; ".join([f"--model-config {path.name}", *notes]))
+    return name, fields, "; ".join([f"--model-config {path.name}", *notes])
 
 
 def _fields(path: Path) -> tuple[str, dict[str, Any], list[str]]:

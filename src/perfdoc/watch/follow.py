@@ -153,31 +153,19 @@ class FollowedRun:
         if gaps:
             lost.append(f"{figures.plural(gaps, 'row')} between the first and the last of a rank are gone")
         found = replace(found, notes=[*found.notes, *lost])
-        began = None if series is None else series.began
-        if found.step_ns is None:
+        if found.step_ns is None or series is None or series.began is None:
             return found
-        if manifest is not None:
-            peak = manifest.hardware.peak_flops_per_second
-            return _with_mfu(found, manifest.flops.per_step, manifest.layout.world_size, peak)
-        return found if began is None else _of_process(found, began)
+        return _with_mfu(found, series.began, found.step_ns / 1e9)
 
 
-def _of_process(found: Watched, began: Began) -> Watched:
-    """MFU by what a process says of its model; else what is not known, where its device has a peak."""
-    step_s = (found.step_ns or 0) / 1e9
+def _with_mfu(found: Watched, began: Began, step_s: float) -> Watched:
+    """By what a process says of its model; else what is not known, where its device has a peak."""
     flops = began.flops_per_step or (began.flops_per_token or 0) * (found.tokens_per_s or 0) * step_s
-    if flops and began.peak_flops_per_second:
-        return _with_mfu(found, flops, began.world_size, began.peak_flops_per_second)
-    if began.device == "cpu":
-        return found
-    why = began.flops_unknown or "nothing says the tokens of a step"
-    why = "no peak is listed for its GPU" if flops else why
-    return replace(found, notes=[*found.notes, f"MFU is unknown: {why}; record(flops_per_step=…) gives it"])
-
-
-def _with_mfu(found: Watched, flops: float | None, world: int, peak: float | None) -> Watched:
-    """flops: of a step over all ranks. peak: of one device, a second."""
-    share, notes = mfu(flops / ((found.step_ns or 1) / 1e9) / world if flops and world else None, peak)
+    share, notes = mfu(flops / step_s / began.world_size if flops else None, began.peak_flops_per_second)
+    if share is None and not notes and began.device == "cuda":
+        why = began.flops_unknown or "nothing says the tokens of a step"
+        why = "no peak is listed for its GPU" if flops else why
+        notes = (f"MFU is unknown: {why}; record(flops_per_step=…) gives it",)
     return replace(found, mfu_frac=share, notes=[*found.notes, *notes])
 
 

@@ -43,9 +43,7 @@ _NOW = 50
 _SHOWN = 8
 
 
-def watched(
-    series: JobSeries | None, *, mfu_frac: float | None = None, command: Sequence[str] = ()
-) -> Watched:
+def watched(series: JobSeries | None, *, command: Sequence[str] = ()) -> Watched:
     """What is to be said. command: the words that started the job, for the capture that is proposed."""
     if series is None or len(series.step) == 0:
         return _too_little(series, "no step was written by every rank")
@@ -95,7 +93,7 @@ def watched(
         step_ns=round(level),
         noise_frac=MAD_TO_SIGMA * float(np.median(np.abs(taken[own] - middle))) / level,
         tokens_per_s=_tokens_per_s(part, level),
-        mfu_frac=series.mfu_frac if mfu_frac is None else mfu_frac,
+        mfu_frac=series.mfu_frac,
         levels=[
             (int(part.step[a]), round(float(taken[a:b].mean())))
             for a, b in zip(begins, [*begins[1:], len(times)], strict=True)
@@ -172,9 +170,8 @@ def _of(job: JobSeries, name: str) -> Slower | None:
 
 def _price(part: JobSeries, times: F64, change: Slower, name: str, work: JobSeries | None) -> float | None:
     """What a change of one part costs each step; None where that is nothing. A rank that is slow in one phase
-    is so in others, so that the price is that of all `work`. Replicas wait for the last of them: a step pays
-    what that one takes longer. Stages of a pipeline may hide it or wait for it twice: there it is as near to
-    that as the step time lets it."""
+    is so in all its work. Replicas wait for the last of them: a step pays what that one takes longer. Stages
+    of a pipeline may hide it or wait for it twice: there it is as near to that as the step time lets it."""
     price = change.price
     if work is not None:
         taken = clipped(np.asarray(work.time_ns, np.float64))

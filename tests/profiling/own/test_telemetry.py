@@ -67,13 +67,14 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_point_is_the_mean_of_its_steps(tmp_path: Path) -> None:
-    rows = [row(0, 900, began=Began(world_size=1, device="cpu"))]
+    model = {"flops_per_step": 6e9, "peak_flops_per_second": 1e12}
+    rows = [row(0, 900, began=Began(world_size=1, device="cpu", **model))]
     rows += [
         row(n, ms, wait_ns=10 * MS, data_ns=n * MS, rank_tokens=50, garbage_ns=0, resident_bytes=n)
         for n, ms in ((1, 80), (2, 120), (3, 100))
     ]
     rows.append(row(4, 7_000, profiled=True))
-    (point,) = said_of(rows, tmp_path, flops=6e9, peak=1e12)
+    (point,) = said_of(rows, tmp_path)
     # The first step and the profiled one do not count: (80 + 120 + 100) / 3.
     assert point.step == 4
     assert point.figures == pytest.approx(
@@ -96,14 +97,22 @@ def test_tokens_of_the_job_are_told_where_ranks_are_replicas(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "8")
     rows = [row(n, rank_tokens=50) for n in range(1, 5)]
+
+    def point_of(role: dict[str, int], **model: float) -> Said:
+        began = Began(world_size=8, device="cpu", role=role, peak_flops_per_second=1e12, **model)
+        (point,) = said_of([row(0, began=began), *rows], tmp_path)
+        return point
+
     for role, name, expected in (({"dp": 0}, "tokens_per_second", 4000), ({}, "rank_tokens_per_second", 500)):
-        first = row(0, began=Began(world_size=8, device="cpu", role=role))
-        (point,) = said_of([first, *rows], tmp_path, flops=6e9, peak=1e12)
+        point = point_of(role, flops_per_step=6e9)
         told = {key: value for key, value in point.figures.items() if "tokens" in key}
         assert told == {name: pytest.approx(expected)}
         assert point.figures["mfu_ratio"] == pytest.approx(0.06 / 8)
     # More than all of the peak is no share of it: the FLOPs or the peak are of something else.
-    assert "mfu_ratio" not in said_of(rows, tmp_path, flops=1e15, peak=1e12)[0].figures
+    assert "mfu_ratio" not in point_of({"dp": 0}, flops_per_step=1e15).figures
+    # By the token: 4,000 a second of 8 devices. Without the job's tokens nothing says it.
+    assert point_of({"dp": 0}, flops_per_token=1e9).figures["mfu_ratio"] == pytest.approx(0.5)
+    assert "mfu_ratio" not in point_of({}, flops_per_token=1e9).figures
 
 
 def test_a_profiled_window_is_told_by_its_parts(tmp_path: Path) -> None:
