@@ -136,8 +136,9 @@ def _base(step_ns: float, of: str, diagnosis: Diagnosis) -> str:
     shown = [step.duration_ns for rank in diagnosis.ranks for step in rank.window.step_list]
     if of != "step" or not shown or not apart(median_low(shown), step_ns):
         return f"the {of}"
-    free = diagnosis.analyses.step_times.unprofiled is not None
-    which = "mean" if not apart(fmean(shown), step_ns) else "unprofiled" if free else "replayed"
+    free = diagnosis.analyses.step_times.unprofiled
+    logged = free is not None and not apart(free.median_ns, step_ns)
+    which = "mean" if not apart(fmean(shown), step_ns) else "unprofiled" if logged else "replayed"
     each = [rank.window.duration_ns / max(rank.window.steps, 1) for rank in diagnosis.ranks]
     if which == "replayed" and not apart(max(each), step_ns):
         which = "longest rank's"

@@ -70,6 +70,9 @@ def test_gains_of_another_step_than_those_shown_say_of_which() -> None:
     times = replace(made.analyses.step_times, unprofiled=distribution(np.array([8 * MS] * 3, np.int64)))
     logged = replace(made, analyses=replace(made.analyses, step_times=times))
     assert "25.0 % of the unprofiled step (8 ms)" in gain_together(logged)
+    times = replace(times, unprofiled=distribution(np.array([7 * MS] * 3, np.int64)))
+    other = replace(made, analyses=replace(made.analyses, step_times=times))
+    assert "25.0 % of the replayed step (8 ms)" in gain_together(other)
 
 
 def test_step_times_say_the_mean_of_steps() -> None:
