@@ -137,12 +137,8 @@ def _base(step_ns: float, of: str, diagnosis: Diagnosis) -> str:
     if of != "step" or not shown or not apart(median_low(shown), step_ns):
         return f"the {of}"
     free = diagnosis.analyses.step_times.unprofiled
-    longest_ns = max(rank.window.duration_ns / max(rank.window.steps, 1) for rank in diagnosis.ranks)
-    lengths = {
-        "mean": fmean(shown),
-        "unprofiled": free.median_ns if free else 0,
-        "longest rank's": longest_ns,
-    }
+    most_ns = max(rank.window.duration_ns / max(rank.window.steps, 1) for rank in diagnosis.ranks)
+    lengths = {"mean": fmean(shown), "unprofiled": free.median_ns if free else 0, "longest rank's": most_ns}
     which = next((name for name, ns in lengths.items() if not apart(ns, step_ns)), "replayed")
     return f"the {which} step ({rough(step_ns / 1e6)})"
 
