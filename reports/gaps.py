@@ -234,6 +234,11 @@ def gaps_of(diagnosis: Diagnosis) -> list[Gap]:
     return gaps
 
 
+def gap_names(diagnosis: Diagnosis) -> list[str]:
+    """What they are of, each once: as many as every report counts."""
+    return list(dict.fromkeys(gap.what for gap in gaps_of(diagnosis)))
+
+
 def skipped_rules(diagnosis: Diagnosis) -> str:
     """A sentence on the rules that lack inputs; empty if there are none."""
     codes = sorted(shorten(rule.code, 48) for rule in diagnosis.rules if rule.state == "skipped")

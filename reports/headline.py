@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from statistics import fmean, median_low
 
 from perfdoc.records import dataclass
@@ -40,21 +39,21 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     steps = [step.duration_ns for rank in ranks for step in rank.window.step_list]
     if steps and kinds == ["steps"]:
         middle, mean = median_low(steps), round(fmean(steps))
-        if len(ranks) > 1 and all(rank.window.steps == 1 for rank in ranks):
-            return _one_step(ranks, mean)
-        notes = [f"median of {plural(len(steps), 'step')}" + ("" if len(ranks) == 1 else " over all ranks")]
-        other = f"mean {duration(mean)}" if apart(middle, mean) else ""
-        notes += [f"{other} (shares are of it)"] if other else []
+        notes = [f"mean of {plural(len(steps), 'step')}" + ("" if len(ranks) == 1 else " over all ranks")]
+        other = brief(max(rank.window.duration_ns // max(rank.window.steps, 1) for rank in ranks))
+        other = f"longest rank {other}" if other != brief(mean) else ""
+        other = f"median {duration(middle)}" if apart(middle, mean) else other
+        notes += [other] if other else []
         if duration(min(steps)) != duration(max(steps)):
             notes.append(f"{duration(min(steps))} to {duration(max(steps))}")
         return Figure(
             label="Step time",
-            value=duration(middle),
+            value=duration(mean),
             notes=notes,
             key="",
-            ns=middle,
+            ns=mean,
             known=True,
-            beside=other or ("" if brief(mean) == brief(middle) else "median"),
+            beside=other,
         )
     lengths = [rank.window.duration_ns for rank in ranks]
     longest = max(lengths)
@@ -73,16 +72,6 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     if duration(min(lengths)) != duration(longest):
         notes.append(f"longest rank; shortest {duration(min(lengths))}")
     return Figure(label="Window", value=duration(longest), notes=notes, key="", ns=longest, known=True)
-
-
-def _one_step(ranks: Sequence[Rank], mean_ns: int) -> Figure:
-    """One step that each rank begins and ends for itself: its mean, which shares are of."""
-    lengths = [rank.window.duration_ns for rank in ranks]
-    notes = [f"one step, mean of {len(ranks)} ranks (shares are of it)"]
-    if duration(min(lengths)) != duration(max(lengths)):
-        notes.append(f"ranks {duration(min(lengths))} to {duration(max(lengths))}")
-    figure = Figure(label="Step time", value=duration(mean_ns), notes=notes, key="", ns=mean_ns, known=True)
-    return replace(figure, beside=f"longest rank {brief(max(lengths))}")
 
 
 _WINDOW_WORDS = {

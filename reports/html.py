@@ -32,6 +32,7 @@ from perfdoc.results.names import pieces, prose, shorten
 _HERE = Path(__file__).parent
 _LONGEST_STRING = 4000
 _UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s)(?:\W|\Z))")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:=[\w.,:/-]*\w)?")
 _NOTES = 12
 _GAPS = 300
 _STYLE = "report.css"
@@ -51,8 +52,9 @@ def _only_printable(value: Any) -> Any:
 
 
 def _glued(text: str) -> Markup:
-    """Text whose numbers stay on one line with their unit."""
-    return Markup(_UNIT_SPACE.sub("&nbsp;", str(escape(shorten(text, _LONGEST_STRING)))))
+    """Text whose numbers stay on one line with their unit, and with options as code."""
+    safe = _UNIT_SPACE.sub("&nbsp;", str(escape(shorten(text, _LONGEST_STRING))))
+    return Markup(_OPTION.sub(r'<code class="w">\g<0></code>', safe))
 
 
 def _percent(value: float) -> str:
@@ -151,6 +153,7 @@ def render_html(diagnosis: Diagnosis) -> str:
         open_strips=OPEN_STEP_STRIPS,
         sections=sections_of(diagnosis),
         gaps=gaps.gaps_of(diagnosis),
+        gap_count=len(gaps.gap_names(diagnosis)),
         skipped=gaps.skipped_rules(diagnosis),
         rule_states=[(state, words, gaps.rules_in(diagnosis, state)) for state, words in gaps.RULE_STATES],
         notes=_NOTES,

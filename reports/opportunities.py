@@ -47,7 +47,7 @@ class Shown:
     def remedy(self) -> str:
         """What to do where no setting makes it, but for what the action says."""
         rule = self.ranked.rule
-        if rule is None or not self.ranked.remedy or (self.ranked.own and not rule.action):
+        if not self.ranked.remedy or (rule is not None and self.ranked.own and not rule.action):
             return ""  # the action is the remedy
         return " ".join(sentences(prose(self.ranked.remedy, 600))[:2])
 

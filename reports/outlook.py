@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from statistics import fmean, median_low
+from statistics import fmean
 
 from perfdoc.reports.advice import MINUS, excluding, rough
 from perfdoc.reports.over_ranks import apart
@@ -134,11 +134,11 @@ def _of_step(gain: Gain, steps_ns: Sequence[int], diagnosis: Diagnosis) -> str:
 def _base(step_ns: float, of: str, diagnosis: Diagnosis) -> str:
     """What a gain is a share of: with its length where that is not the one at the head of the page."""
     shown = [step.duration_ns for rank in diagnosis.ranks for step in rank.window.step_list]
-    if of != "step" or not shown or not apart(median_low(shown), step_ns):
+    if of != "step" or not shown or not apart(fmean(shown), step_ns):
         return f"the {of}"
     free = diagnosis.analyses.step_times.unprofiled
     most_ns = max(rank.window.duration_ns / max(rank.window.steps, 1) for rank in diagnosis.ranks)
-    lengths = {"mean": fmean(shown), "unprofiled": free.median_ns if free else 0, "longest rank's": most_ns}
+    lengths = {"unprofiled": free.median_ns if free else 0, "longest rank's": most_ns}
     which = next((name for name, ns in lengths.items() if not apart(ns, step_ns)), "replayed")
     return f"the {which} step ({rough(step_ns / 1e6)})"
 
@@ -157,15 +157,15 @@ def base_words(diagnosis: Diagnosis) -> str:
 
 
 _AGAINST = {
-    "idle.host": "Capture stacks to see what the host does (with_stack=True; nsys: --python-sampling=true)",
-    "idle.gc": "Call gc.freeze() after start-up, and gc.collect() between steps",
-    "idle.data": "Load the next batch ahead of the step (DataLoader: num_workers, prefetch_factor)",
+    "idle.host": "Capture stacks to see what the host does: `with_stack=True`, nsys `--python-sampling=true`",
+    "idle.gc": "Call `gc.freeze()` after start-up, and `gc.collect()` between steps",
+    "idle.data": "Load the next batch ahead of the step: `DataLoader(num_workers=4, prefetch_factor=2)`",
     "idle.dependency": "Look at the event waits on the timeline (-o DIR)",
     "idle.launch_latency": "Launch fewer, larger kernels: fuse them, or replay graphs",
-    "exposed_memcpy": "Copy ahead of use, from pinned memory with non_blocking=True",
+    "exposed_memcpy": "Copy ahead of use, from pinned memory with `non_blocking=True`",
     "exposed_comm": "Capture all ranks together: they tell waiting from transfer",
     "all captured": "See on the timeline (-o DIR) what could run beside the collectives, and who joins last",
-    "on host": "Capture stacks, or sample it (py-spy record), to see what Python does",
+    "on host": "See what Python does: `py-spy record --pid PID` while it trains, or capture with stacks",
 }
 """What to do or to capture next where no row of the list is about the largest loss."""
 
@@ -189,9 +189,10 @@ def _against_largest_loss(diagnosis: Diagnosis) -> str:
 
 _TIME_BESIDE = "Analyse a trace of the job beside it: it tells what less memory would cost in time."
 _LATER = {
-    True: "nsys profile --trace=cuda,nvtx --capture-range=cudaProfilerApi python train.py, with "
-    "torch.cuda.profiler.start() before step 10",
-    False: "torch.profiler.schedule(wait=10, warmup=2, active=4), and profiler.step() after each step",
+    True: "call `torch.cuda.profiler.start()` before step 10 and run: "
+    "`nsys profile --trace=cuda,nvtx --capture-range=cudaProfilerApi python train.py`",
+    False: "call `profiler.step()` after each step and give the profiler: "
+    "`schedule=torch.profiler.schedule(wait=10, warmup=2, active=4)`",
 }
 """By whether the capture is Nsight's."""
 
@@ -203,13 +204,13 @@ def next_capture(diagnosis: Diagnosis) -> str:
         return _TIME_BESIDE if diagnosis.analyses.memory.devices and nothing else ""
     windows = [rank.window for rank in diagnosis.ranks]
     if any(w.runs_once and w.start_up is not None and not w.start_up.left_out for w in windows):
-        return f"Capture steps that come later: {_later(diagnosis)}."
+        return f"Capture steps that come later; {_later(diagnosis)}."
     if any(w.runs_once for w in windows):
-        return f"Capture several steps: {_later(diagnosis)}."
+        return f"Capture several steps; {_later(diagnosis)}."
     if any(rank.host.graphs.whole_graphs for rank in diagnosis.ranks):
         return (
             "Capture again with the graphs' kernels: "
-            "nsys profile --trace=cuda,nvtx --cuda-graph-trace=node python train.py."
+            "`nsys profile --trace=cuda,nvtx --cuda-graph-trace=node python train.py`."
         )
     if missing := next((r.events for r in diagnosis.ranks if r.events.work_missing), None):
         return f"Nothing can be advised: {missing.work_missing}. Capture all events, unfiltered."

@@ -44,10 +44,18 @@ class Ranked:
         advised = shorten(self.rule.action or self.rule.title) if self.rule is not None else ""
         if self.prediction is None:
             return advised or shorten(self.row.key, 96)
-        change = shorten(self.prediction.change, 96)
+        change = shorten(self.prediction.change if self.row.settings else self._change[0], 96)
+        if advised and self.row.key.startswith("without_straggler"):
+            return advised  # what was simulated is nothing to do
         if not advised or not self.row.conditions or not self.prediction.settings:
             return change
         return f"{advised}: {change}"
+
+    @property
+    def _change(self) -> tuple[str, str]:
+        """(the simulated change, how it is made), of `CUDA graphs (torch.cuda.CUDAGraph)`."""
+        name, _, way = ("" if self.prediction is None else self.prediction.change).partition(" (")
+        return name, way.removesuffix(")")
 
     @property
     def figure(self) -> str:
@@ -83,8 +91,11 @@ class Ranked:
     @property
     def remedy(self) -> str:
         """What to do where no setting makes it; empty where its title says how."""
-        if self.row.settings or not self.rules or (not self.own and self.row.conditions):
-            return ""  # a change under conditions is not what the rule would do first
+        if self.row.settings:
+            return ""
+        if not self.rules or (not self.own and self.row.conditions):
+            way = self._change[1]  # a change under conditions is not what the rule would do first
+            return f"Use {way}." if way else ""
         said = self.rules[0].remedy
         return "" if said == NOTHING_TO_SET or sentences(said)[:1] == [f"{self.title}."] else said
 

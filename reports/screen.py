@@ -141,12 +141,16 @@ def _verdict(page: Lines, diagnosis: Diagnosis, room: _Room) -> Ranked | None:
     page.lines += _whole(prose(diagnosis.why), page.width, room.why, mark="Why: ", hang="     ")
     row, words = outlook.next_thing(diagnosis)
     if row is not None:
-        gain = _gain(row, _apart(diagnosis)) or _found(row)
+        gain = _gain(row, "" if row.row.blamed == "cause" else _apart(diagnosis)) or _found(row)
         said = f"Next: {_title(row)}{f': {gain}' if gain else ''}."
         page.lines += paragraph(said.replace("..", "."), width=page.width, hang="      ")
         page.lines += _how(row, diagnosis, page.width, room.do, "      ")
     elif words:
-        page.lines += paragraph(f"Next: {prose(words, 400)}", width=page.width, hang="      ")
+        said, mark, command = prose(words, 400).rpartition(": `")  # which stands alone, to be copied
+        alone = bool(mark) and command.endswith("`.")
+        said = f"Next: {said}:" if alone else f"Next: {prose(words, 400)}"
+        page.lines += paragraph(said, width=page.width, hang="      ")
+        page.lines += paragraph(command[:-2], width=page.width, indent="  ") if alone else []
     return row
 
 
@@ -162,11 +166,9 @@ def _how(row: Ranked, diagnosis: Diagnosis, width: int, most: int, indent: str) 
     lines = [line for text in found for line in paragraph(indent + text, width=width, hang=f"{indent}  ")]
     if lines or not row.remedy:
         return lines
-    remedy = prose(row.remedy, 1200)
-    said = _whole(remedy, width, most, indent, mark="do: ") or _whole(
-        remedy, width, _MOST, indent, mark="do: "
-    )
-    return said or [f"{indent}do: too long for this screen; --full has it"]
+    remedy, mark = prose(row.remedy, 1200), "do: "
+    said = (_whole(remedy, width, lines, indent, mark=mark) for lines in (most, _MOST))
+    return next(filter(None, said), [f"{indent}do: too long for this screen; --full has it"])
 
 
 def _where(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
@@ -175,11 +177,12 @@ def _where(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
         if any(rank.events.work_missing for rank in diagnosis.ranks):
             page.say("Where the time goes is unknown: events are missing from the file.", "")
         else:
-            parts = parts_of(diagnosis)
+            named, rest = _leaves(parts_of(diagnosis), room.leaves)
+            drawn = [(part.letter, part.family, part.ns) for part in named]
             page.lines.append(
-                page.bar([(part.letter, part.family, part.ns) for part in parts], page.width - 2)
+                page.bar([*drawn, (_REST_LETTER, "idle", sum(part.ns for part in rest))], page.width - 2)
             )
-            page.lines += _legend(parts, page.width, room.leaves)
+            page.lines += _legend(named, rest, page.width)
             if room.roles and (roles := diagnosis.analyses.roles) is not None:
                 said = outlier_sentence(diagnosis, roles)
                 page.lines += _whole(said, page.width, 3) or _whole(said, page.width, 6)
@@ -206,17 +209,27 @@ def _figure(fig: headline.Figure) -> str:
     if not fig.known and (give := [text for text in reversed(fig.notes) if text]):
         said = f"{give[0][:1].lower()}{give[0][1:]}".removesuffix(".").partition(" (")[0]
         return f"{fig.label} {fig.value}: {said}"
-    return f"{fig.label} {fig.value}" + "".join(f" ({note})" for note in notes)
+    value = fig.value if fig.ns is None else figures.brief(fig.ns)
+    return f"{fig.label} {value}" + "".join(f" ({note})" for note in notes)
 
 
-def _legend(parts: Sequence[Part], width: int, most: int) -> Iterator[str]:
-    """The largest leaves with their shares, in the order of the bar, as many on a line as fit."""
+_REST_LETTER = "+"
+"""Of all small leaves together, in the bar and under it."""
+
+
+def _leaves(parts: Sequence[Part], most: int) -> tuple[list[Part], list[Part]]:
+    """(the largest leaves, the others), in the order of the bar."""
     worth = [part for part in parts if part.tenths >= _WORTH_TENTHS] or list(parts)
     largest = sorted(worth, key=lambda part: -part.ns)[:most]
-    items = [f"{part.letter} {part.label} {part.share}" for part in parts if part in largest]
-    if rest := [part for part in parts if part not in largest]:
+    return [part for part in parts if part in largest], [part for part in parts if part not in largest]
+
+
+def _legend(named: Sequence[Part], rest: Sequence[Part], width: int) -> Iterator[str]:
+    """Leaves with their shares, as many on a line as fit."""
+    items = [f"{part.letter} {part.label} {part.share}" for part in named]
+    if rest:
         share = figures.tenths(sum(part.tenths for part in rest), sum(part.ns for part in rest))
-        items.append(f"{figures.plural(len(rest), 'other leaf', 'other leaves')} {share}")
+        items.append(f"{_REST_LETTER} {figures.plural(len(rest), 'other leaf', 'other leaves')} {share}")
     return _packed(items, "   ", width)
 
 
@@ -271,8 +284,11 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, shown: Ranked | None,
     more = max(0, len(rows) - room.to_do)
     if rows and room.to_do:
         base = outlook.base_words(diagnosis)
-        told = shown is not None and _apart(diagnosis)  # by the row before them
-        beside = [*([] if told else [f"shares of {base}"]), "savings overlap"] if base else []
+        # By the row before them, unless the verdict had it.
+        told = shown is not None and shown.row.blamed != "cause" and _apart(diagnosis)
+        # Of other ranks, stages or streams: so one may be more than its own leaf of the bar.
+        overlap = "savings overlap and include waits"
+        beside = [*([] if told else [f"of {base}"]), overlap] if base else []
         beside += [f"{more:,} more: {rest}"] if more else []
         given = f" ({'; '.join(beside)})" if beside else ""
         page.lines += [""] * room.blank
@@ -296,29 +312,26 @@ def _doubts(page: Lines, diagnosis: Diagnosis, room: _Room, where: str) -> None:
     notes = [*_notes(diagnosis.quality)]
     if broken := len(gaps.rules_in(diagnosis, "error")):
         notes.insert(0, f"{figures.plural(broken, 'rule')} failed to run.")
-    said = [
-        _whole(note, page.width, 2, hang="  ", mark="! ") or _whole(note, page.width, 3, hang="  ", mark="! ")
-        for note in notes[: room.notes]
-    ]
+    said = [_whole(note, page.width, 3, hang="  ", mark="! ") for note in notes[: room.notes]]
     for lines in said:
         page.lines += [page.paint(line, "warn") for line in lines]
     left = len(notes) - sum(map(bool, said))
     rest = [f"{figures.plural(left, 'more note')}"] if left else []
-    if missing := [gap.what for gap in gaps.gaps_of(diagnosis) if gap.what != "MFU"]:
+    if missing := gaps.gap_names(diagnosis):
         rest.append(f"not measured: {_named(missing, room.missing * page.width - 50)}")
     if rest and room.missing:
         page.lines += _capital(paragraph(f"{'; '.join(rest)} ({where} says why).", width=page.width))
 
 
 def _named(names: Sequence[str], room: int) -> str:
-    """As many as fit on a line, and how many more."""
+    """As many as fit, and how many more."""
     taken: list[str] = []
-    for name in dict.fromkeys(names):
+    for name in names:
         if taken and columns(", ".join([*taken, name])) > room:
             break
         taken.append(name)
-    more = len(dict.fromkeys(names)) - len(taken)
-    return ", ".join(taken) + (f" and {more} more" if more else "")
+    more = len(names) - len(taken)
+    return ", ".join(taken) + (f"; {more} more" if more else "")
 
 
 def _capital(lines: list[str]) -> list[str]:

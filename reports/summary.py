@@ -60,7 +60,7 @@ def source_line(diagnosis: Diagnosis) -> str:
     names = sorted({shorten(rank.gpu.name, 64) for rank in diagnosis.ranks if rank.gpu.name})
     parts = [
         ", ".join(files) if len(files) <= 2 else f"{files[0]} and {plural(len(files) - 1, 'more file')}",
-        plural(len(diagnosis.ranks), "rank"),
+        plural(len(diagnosis.ranks), "rank") if diagnosis.ranks else "",  # of memory alone none
         ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else ""),
     ]
     return " · ".join(part for part in parts if part)

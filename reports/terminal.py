@@ -10,8 +10,8 @@ from perfdoc.results.names import columns, shorten
 
 _GAP = "  "
 _LEAST_NAME = 48
-_CHUNKS = re.compile(r" +[^ ]*|[^ ]+")
-"""Words, each with the spaces before it."""
+_CHUNKS = re.compile(r" +(?:`[^`]{1,40}`)?[^ ]*|[^ ]+")
+"""Words, each with the spaces before it; a short command is one."""
 
 
 def _padded(text: str, width: int, right: bool) -> str:
@@ -114,10 +114,15 @@ class Lines:
             self.say(f"{figures.plural(count, what)}; the JSON has all of them.")
 
     def bar(self, parts: Sequence[tuple[str, str, int]], cells: int) -> str:
-        """A stacked bar of (letter, family, nanoseconds); a part that is too small for a cell has none."""
+        """A stacked bar of (letters, family, nanoseconds). A part that is too small for its letters takes
+        cells of the largest; one of less than half a cell has none."""
         sizes = figures.apportion([ns for _, _, ns in parts], cells)
+        for at, (letters, _, _) in enumerate(parts):
+            largest = max(range(len(sizes)), key=lambda i: sizes[i])
+            if 0 < sizes[at] < len(letters) < sizes[largest]:
+                sizes[largest] -= len(letters) - sizes[at]
+                sizes[at] = len(letters)
         drawn = ""
         for (letters, family, _), size in zip(parts, sizes, strict=True):
-            letter = letters if size >= len(letters) else letters[:1]
-            drawn += self.paint((letter + "=" * size)[:size], family)
+            drawn += self.paint((letters + "=" * size)[:size], family)
         return f"[{drawn}]" if any(sizes) else "[no time in the window]"

@@ -27,7 +27,7 @@ from tests.traces.test_model_config import PUBLISHED
 
 FINE = (0, 1, 3)
 """Of a command that was understood: 1 found what it looks for, 3 inconclusive."""
-_GENERAL = re.compile(r"^[A-Z]{2,}|^\[|^ID$|\$|:$|/dev/|^\w+,\w+,")
+_GENERAL = re.compile(r"^[A-Z]{2,}|^\[|^ID$|\$|:$|/dev/|^\w+,\w+,|[a-z]\.$")
 """Words that stand for others, or are of the sentence."""
 _WITH_FILE = ("--config", "--config-before", "--config-after", "--model-config", "--beside")
 _ELSEWHERE = {

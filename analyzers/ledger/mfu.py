@@ -132,7 +132,7 @@ def _ideal_ns(steps: int, flops: _Known, gpus: _Known, peak: _Known) -> int:
     return int(steps * flops.value / (gpus.value * peak.value) * 1e9)
 
 
-_SUCH_AS = {"model": "model=llama3-8b", "gbs": "gbs=128", "seq": "seq=8192"}
+_SUCH_AS = {"model": "model=NAME", "gbs": "gbs=N", "seq": "seq=N"}
 
 
 def _flops(facts: JobFacts) -> _Known:
@@ -146,7 +146,7 @@ def _flops(facts: JobFacts) -> _Known:
         return _Known(
             value=None,
             text=f"model FLOPs unknown: {', '.join(missing)} not given",
-            remedy=f"Give the job's --set {such_as} (or flops_per_step=N).",
+            remedy=f"Give the job's --set flops_per_step=N, or {such_as} (of a language model).",
         )
     shape = msgspec.structs.replace(model, sequence_length=length)
     return _Known(value=batch * length * flops_per_token(shape), text="computed from model, gbs and seq")

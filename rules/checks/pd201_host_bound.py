@@ -22,6 +22,7 @@ from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, pass
 from perfdoc.rules.engine.worst import worst_of_time
 from perfdoc.rules.facts.bubble import fits_doubled, larger
 from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, cost_evidence, slowed_by, why_hidden
+from perfdoc.rules.facts.culprit import leading
 from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.graphs import (
     MIN_HOST_FRAC,
@@ -171,12 +172,17 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
     if (case.share(awaiting_ns) or 0.0) >= share / 2 and (why := awaits_batch(case)):
         return _awaiting_batch(case, evidence, why)
     pauses = (case.share(pausing_ns) or 0.0) > (case.share(between_steps_ns) or 0.0)
+    # The replay of all ranks has the price of late hosts, and PD303 says it.
+    late = not waits and any(cause.kind == "late_host" for cause in leading(case.what_if))
     return fires(
+        level="information" if late else "problem",
         action=_FIND,
         reason=_WAITS if waits else _PAUSES if pauses else _BETWEEN,
         evidence=[*evidence, *_waits(case)],
         remedy=_FIND_WAIT if waits else _FIND_PAUSE if pauses else _FIND_WORK,
-        gain=_of_waits(
+        gain=None
+        if late
+        else _of_waits(
             case,
             ceiling(case, lambda r: r.ledger.idle.host, "all idle time before late launches", anywhere=True),
         ),

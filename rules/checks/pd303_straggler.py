@@ -14,8 +14,8 @@ from perfdoc.rules.engine.gain import Gain, waited_for_ms
 from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import late_rank
-from perfdoc.rules.facts.culprit import cause_of, gain_of, leading
-from perfdoc.rules.facts.culprit_words import cure, does
+from perfdoc.rules.facts.culprit import cause_of, gain_of, leading, waits_in
+from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, late_hosts, look_at_gpu, who
 from perfdoc.rules.facts.degrees import PP
 from perfdoc.rules.facts.late_work import longer_times, work_words
 
@@ -46,7 +46,7 @@ _MATCHED = over_ranks("collectives matched over several ranks", lambda case: cas
 
 META = Meta(
     title="Straggler",
-    action="Find why the straggler is slow",
+    action="Find why the straggler is late",
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="scale",
     time=("waits",),
@@ -104,16 +104,18 @@ def evaluate(case: Case) -> Verdict:
     worst = max(culprits, key=lambda s: (_would_repeat(case, s), s.cause == "compute", _loss_frac(case, s)))
     prediction = _prediction(case, worst)
     named = _named(case, worst, culprits)
-    names = " and ".join(s.name for s in named)
+    last_in = f"{per_cent(worst.recurrence_frac, 0)} of {worst.collectives:,} {_collectives(worst.dimension)}"
+    part = {"compute": "GPU", "host": "host"}.get(worst.cause, "")
     gain = _most(case, {s.name for s in named}) if prediction is None else prediction.gain
     return _told(
+        action=f"Check the {part} of {worst.name}" if part else "",
         blames=_blames(case, named) if _is_blamed(case, worst, gain) else "",
         worst=late_rank(case, worst),
         level="problem" if _would_repeat(case, worst) else "information",
-        reason=f"{names} join{'s' if len(named) == 1 else ''} last in {_collectives(worst.dimension)}"
-        + ("" if worst.borne_out else ", in one stretch of the capture"),
+        reason=f"{worst.name} arrives last in {last_in}; by chance in {per_cent(worst.chance_frac, 0)}"
+        + ("" if worst.borne_out else "; so in one stretch of the capture"),
         evidence=[
-            ("joins last in", f"{per_cent(worst.recurrence_frac, 0)} of them"),
+            ("arrives last in", last_in),
             ("expected by chance", per_cent(worst.chance_frac, 0)),
             ("other ranks' wait for it, overlapping collectives summed", brief(worst.delay_ns)),
         ],
@@ -139,14 +141,25 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         ("steps in which it is", per_cent(cause.recurrence_frac, 0)),
         ("the step without it", step),
     ]
+    part, note = {"slow_rank": "GPU", "late_host": "host"}.get(cause.kind), cause.note.capitalize()
+    check = f"Check the {part}{'s' if len(cause.ranks) > 1 else ''} of {who(cause).lower()}" if part else ""
     return _told(
-        action="Capture the ranks that all wait for" if cause.kind == "not_captured" else "",
+        action="Capture the ranks that all wait for" if cause.kind == "not_captured" else check,
         reason=does(cause, case.what_if),
         evidence=[("the step without waiting for it", step)] if cause.kind == "not_captured" else evidence,
-        remedy=f"{cure(cause)}." + (f" {cause.note.capitalize()}." if cause.note else ""),
+        remedy=f"{cure(cause, case.program.vendor)}." + (f" {note}." if note else ""),
         gain=gain_of(case, cause),
-        blames=does(cause, case.what_if) if cause in leading(case.what_if) else "",
+        blames=_waits_or_does(case, cause) if cause in leading(case.what_if) else "",
     )
+
+
+def _waits_or_does(case: Case, cause: WhatIfCause) -> str:
+    """Of late hosts who waits for them, and where: that is what the bar shows."""
+    if cause.kind != "late_host":
+        return does(cause, case.what_if)
+    where = waits_in(case, cause)
+    waiting = "1 rank waits" if cause.peers == 1 else f"{cause.peers:,} ranks wait"
+    return f"{waiting}{f' in {where}' if where else ''} for {late_hosts(cause)}"
 
 
 def _named(case: Case, worst: Straggler, culprits: Sequence[Straggler]) -> list[Straggler]:
@@ -162,12 +175,10 @@ def _named(case: Case, worst: Straggler, culprits: Sequence[Straggler]) -> list[
 
 _MOST_OTHERS = 3
 _CHECK = {
-    "compute": "Compare its clock, temperature and share of the work",
     "before": "Capture all ranks from one step on",
     "data": "Compare its storage, its loader's workers and its share of the data",
     "gc": "Collect garbage on all ranks in the same step",
 }
-_CHECK_HOST = "Check its host and the other processes on its machine"
 
 
 def _where_to_look(case: Case, named: Sequence[Straggler]) -> Iterator[str]:
@@ -179,9 +190,11 @@ def _where_to_look(case: Case, named: Sequence[Straggler]) -> Iterator[str]:
             does = "computes no longer than the others and does not wait for them"
         elif does.endswith("longer"):
             does += " than the others"
-        who = "it" if len(names) == 1 else "each"
-        check = work_words(case, names[0]) if cause == "compute" and len(names) == 1 else ""
-        yield f"Look at {' and '.join(names)}: {who} {does}. {check or _CHECK.get(cause, _CHECK_HOST)}."
+        each = "it" if len(names) == 1 else "each"
+        check = _CHECK.get(cause, LOOK_AT_HOST)
+        if cause == "compute":
+            check = (len(names) == 1 and work_words(case, names[0])) or look_at_gpu(case.program.vendor)
+        yield f"{check}." if len(named) == 1 else f"{' and '.join(names)}: {each} {does}. {check}."
 
 
 def _would_repeat(case: Case, straggler: Straggler) -> bool:

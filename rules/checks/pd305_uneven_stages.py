@@ -92,7 +92,7 @@ def evaluate(case: Case) -> Verdict:
         reason=f"{reason}{why}",
         evidence=evidence,
         advice=advice,
-        remedy=_WHOLE if whole else _STAY if vain else _WORDS if at_end else _MIDDLE,
+        remedy=_WHOLE if whole else _STAY if vain else _fewer(where) if at_end else _MIDDLE,
         otherwise="" if at_end else _MIDDLE,
         gain=None if left_out else late_peer_ceiling(case) if advice or whole else _moved(case),
         verify="Run again: the stages' own times in the pipeline section come closer, and late_peer falls.",
@@ -116,7 +116,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
     return fires(
         reason=f"{stage_words(cause, pp)}{_HOLDS.get(where, '')} takes longer than the others",
         evidence=evidence,
-        remedy=f"{_WORDS if at_end else _MIDDLE}{note}",
+        remedy=f"{_fewer(where, cause.ratio, pp) if at_end else _MIDDLE}{note}",
         gain=gain_of(case, cause),
         blames=does(cause, case.what_if) if cause in leading(case.what_if) else "",
         verify="Run again: forward and backward passes of the stages come closer, and the step shorter.",
@@ -196,11 +196,24 @@ def _some_replicas_only(case: Case, stage: int) -> bool:
     return several and stage in best and best[stage] <= EVEN_RATIO * sum(best.values()) / len(best)
 
 
-_WORDS = (
-    "Give this stage one or two layers less (num_layers_in_first/last_pipeline_stage); if layers plus one or "
-    "two divide over the stages, use account_for_embedding/loss_in_pipeline_split. Mixed layers (dense and "
-    "experts, multi-token prediction) need pipeline_model_parallel_layout."
-)
+_SETTING = {"first": (FIRST, "account_for_embedding"), "last": (LAST, "account_for_loss")}
+_MIXED = "Mixed layers (dense and experts, multi-token prediction) need `pipeline_model_parallel_layout`."
+
+
+def _fewer(where: str, ratio: float | None = None, stages: int | None = None) -> str:
+    """What to set for an end stage. ratio: it over the mean of the others. Its excess spread over all stages,
+    in layers of the others, goes to these: (1.63 - 1) x 3 / 4 = 0.47 of a stage."""
+    setting, counted = _SETTING[where]
+    part = (ratio - 1) * (stages - 1) / stages if ratio is not None and stages else 0.0
+    what = "layers"
+    if 0 < part < 1:
+        what = f"about {per_cent(part, 0)} of the layers (of 8: {max(1, round(8 * part))})"
+    return (
+        f"Move {what} from the {where} stage to the others: `{setting}`. If layers plus one divide over the "
+        f"stages, `{counted}_in_pipeline_split=true` takes one off it. {_MIXED}"
+    )
+
+
 _WHOLE = (
     "No layer can be moved: with one more, even the fastest stage would become slower than this one. Only "
     "another number of stages or a smaller vocabulary helps."

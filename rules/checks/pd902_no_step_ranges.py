@@ -28,7 +28,8 @@ def evaluate(case: Case) -> Verdict:
     evidence = [("ranks without steps", f"{len(without)} of {len(ranks)}")]
     if not without:
         return passes(evidence)
-    window = without[0].window
+    # The verdict has the share of that rank of which start-up is most: so has this.
+    window = max((r.window for r in without), key=lambda w: w.start_up.duration_ns if w.start_up else 0)
     evidence += [
         (
             f"ranges that could be steps ({per_cent(p.launches_frac)} of launches)",
@@ -51,8 +52,8 @@ def evaluate(case: Case) -> Verdict:
 
 
 _WRAP = (
-    'Wrap each step: torch.cuda.nvtx.range_push(f"step {n}") … range_pop(), or call profiler.step(); or name '
-    "your own ranges with --step-range REGEX."
+    'Wrap each step: `torch.cuda.nvtx.range_push(f"step {n}")` … `torch.cuda.nvtx.range_pop()`, or call '
+    "`profiler.step()`; or name your own ranges with `--step-range REGEX`."
 )
 
 
@@ -89,9 +90,9 @@ def _what_is_missing(window: Window) -> Iterator[str]:
 def _what_is_there(window: Window) -> Iterator[str]:
     """Before new ranges: those of the capture, and what repeats in it."""
     for p in window.proposals:
-        yield f"Use the ranges that are there, with {p.option} in the command line."
+        yield f"Use the ranges that are there, with `{p.option}` in the command line."
     if window.period is not None and not window.proposals:
-        yield f"Analyse whole periods, with {_option(window.period)} in the command line."
+        yield f"Analyse whole periods, with `{_option(window.period)}` in the command line."
 
 
 def _option(period: Period) -> str:

@@ -109,7 +109,9 @@ def _free(firing: Sequence[RuleResult], case: Case, times: Mapping[str, Sequence
     first. Not another way to what a rule found, which nobody could set."""
     codes = {rule.code for rule in firing}
     vain = {key for key, change in CHANGES.items() if not change.settings and change.rule in codes}
-    if "idle.waits" in times.get("PD201", ()):  # which says that fewer launches do not help
+    # Which says that fewer launches do not help; without a gain where PD303 has the price of late hosts.
+    late = any(r.code == "PD201" and r.gain is None for r in firing)
+    if late or "idle.waits" in times.get("PD201", ()):
         vain.add("without_launches")
     proposed = {r.gain.key for r in firing if r.gain is not None and r.gain.key}
     pieces = [(a.gain, a.forbidden) for r in firing for a in r.advice if a.gain is not None]

@@ -37,6 +37,20 @@ def leading(found: WhatIfAnalysis | None) -> list[WhatIfCause]:
     return named or [c for c in large if c.low_ns >= LEADS_FRAC * found.step_ns]
 
 
+def waits_in(case: Case, cause: WhatIfCause | None) -> str:
+    """In which communication the peers of late ranks are exposed longest, `TP all-reduce`; empty where none
+    is."""
+    late = () if cause is None else cause.ranks
+    exposed: dict[str, int] = {}
+    for rank, device in zip(case.ranks, case.job.devices, strict=False):
+        for row in () if device.rank in late else rank.communication:
+            known = "" if row.dimension in ("unknown", "other") else f"{row.dimension.upper()} "
+            name = f"{known}{row.collective.replace('_', '-')}"
+            exposed[name] = exposed.get(name, 0) + row.exposed_ns
+    longest = max(exposed, key=lambda name: exposed[name], default="")
+    return longest if exposed.get(longest) else ""
+
+
 def gain_of(case: Case, cause: WhatIfCause) -> Gain:
     """What a step gains without it; of a long stage at least what spreading its excess over all stages
     does."""

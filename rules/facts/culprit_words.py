@@ -23,7 +23,8 @@ def why_blamed(found: WhatIfAnalysis | None, blames: str, moved: Prediction | No
     causes = leading(found)
     if found is None or not causes or found.step_ns is None:
         return ""
-    first = next((c for c in causes if blames and does(c, found).startswith(blames)), None)
+    said = {id(c): does(c, found).startswith(blames) or _of(c, blames) for c in causes if blames}
+    first = next((c for c in causes if said.get(id(c))), None)
     if first is None:
         return ""
     if first.kind == "not_captured":
@@ -39,23 +40,44 @@ def why_blamed(found: WhatIfAnalysis | None, blames: str, moved: Prediction | No
         what = does(cause, found)
         then = f"Then: {what[0].lower()}{what[1:]}, another {brief(cause.saved_ns)} of the step. "
         left_ns, without, spread = left_ns - cause.saved_ns, "without both", ""
+    then = f"{does(first, found)}. {then}" if _of(first, blames) else then  # which the verdict has not
     return f"{then}Replayed, the step takes {brief(found.step_ns)}: {brief(left_ns)} {without}{spread}."
 
 
-def cure(cause: WhatIfCause) -> str:
-    """What to do, without a full stop."""
-    whose, several = ("their", "s") if len(cause.ranks) > 1 else ("its", "")
+def late_hosts(cause: WhatIfCause) -> str:
+    """`ranks 0 and 6, launched late by their hosts`"""
+    return f"{who(cause).lower()}, launched late by {'their hosts' if len(cause.ranks) > 1 else 'its host'}"
+
+
+def _of(cause: WhatIfCause, blames: str) -> bool:
+    return cause.kind == "late_host" and blames.endswith(late_hosts(cause))
+
+
+LOOK_AT_HOST = (
+    "Run there, in training, `pidstat -u 1` (other processes), `taskset -cp PID` (its cores), "
+    "`py-spy dump --pid PID` (what Python does)"
+)
+
+
+def look_at_gpu(vendor: str) -> str:
+    """What to check of a GPU that computes slowly, with the command, without a full stop."""
+    known = {"nvidia": "Run `nvidia-smi dmon -s pucv`", "amd": "Run `amd-smi monitor`"}
+    return f"{known.get(vendor, 'Look')} there and on a peer: clock, heat, power, load"
+
+
+def cure(cause: WhatIfCause, vendor: str = "") -> str:
+    """What to do, without a full stop. vendor: of the GPUs."""
     if cause.kind == "slow_rank":
-        return f"Check {whose} clocks, temperature and neighbours on {whose} host{several}"
+        return look_at_gpu(vendor)
     if cause.kind == "late_host":
-        return f"Check {whose} host{several}: other processes, CPU frequency, pinning"
+        return LOOK_AT_HOST
     if cause.kind == "long_stage":
         if cause.ranks:
             rank = f"rank {cause.ranks[0]}"
             return f"Check {rank}'s clocks, temperature and host, or give it fewer layers: {cause.note}"
         return "Give it fewer layers"
     if cause.kind == "not_captured":
-        return f"Capture {_who(cause).lower() if cause.ranks else 'the missing ranks'} in the same steps"
+        return f"Capture {who(cause).lower() if cause.ranks else 'the missing ranks'} in the same steps"
     if cause.kind == "slow_link":
         return "Check the links of these ranks: NIC, cable, switch port, the interface that NCCL takes"
     return "Sort or pack sequences by length over micro-batches and replicas"
@@ -72,10 +94,10 @@ def does(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
     many = len(cause.ranks) > 1
     whose = "their" if many else "its"
     if cause.kind == "slow_rank":
-        return f"{_who(cause)} {'compute' if many else 'computes'} {times} as long as {whose} {peers} {often}"
+        return f"{who(cause)} {'compute' if many else 'computes'} {times} as long as {whose} {peers} {often}"
     if cause.kind == "late_host":
         takes = "take" if many else "takes"
-        return f"{_who(cause)} {takes} {times} as long as {whose} {peers} {often}, in gaps between kernels"
+        return f"{who(cause)} {takes} {times} as long as {whose} {peers} {often}, in gaps between kernels"
     if cause.kind == "long_stage":
         stage = stage_words(cause, found.pp)
         alone = f" (rank {cause.ranks[0]})" if cause.ranks else ""
@@ -101,13 +123,13 @@ def stage_words(cause: WhatIfCause, pp: int | None) -> str:
 
 def _awaited(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
     """For whom the captured ranks wait."""
-    who = "ranks that were not captured"
+    whom = "ranks that were not captured"
     if len(cause.ranks) == 1:
-        who = f"rank {cause.ranks[0]}, which was not captured"
+        whom = f"rank {cause.ranks[0]}, which was not captured"
     elif cause.ranks:
         where = "" if cause.stage is None or found.pp in (None, 1) else f" of {stage_words(cause, found.pp)}"
-        who = f"a rank{where} that was not captured, one of {_who(cause).lower()}"
-    return f"All {found.ranks} captured ranks wait for {who}"
+        whom = f"a rank{where} that was not captured, one of {who(cause).lower()}"
+    return f"All {found.ranks} captured ranks wait for {whom}"
 
 
 def _link(cause: WhatIfCause, times: str) -> str:
@@ -116,10 +138,11 @@ def _link(cause: WhatIfCause, times: str) -> str:
     group = "pair" if "messages" in what else "group"
     verb = "take" if group == "pair" or " and " in what else "takes"
     others = f"another {group}" if cause.peers == 1 else f"{cause.peers:,} other {group}s"
-    return f"{what[:1].upper()}{what[1:]} of {_who(cause).lower()} {verb} {times} as long as of {others}"
+    return f"{what[:1].upper()}{what[1:]} of {who(cause).lower()} {verb} {times} as long as of {others}"
 
 
-def _who(cause: WhatIfCause) -> str:
+def who(cause: WhatIfCause) -> str:
+    """`Ranks 0 and 6`"""
     named = [str(r) for r in cause.ranks[:MAX_NAMED]]
     if len(named) < 2:
         return f"Rank {named[0]}" if named else "A rank without a number"

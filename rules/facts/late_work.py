@@ -9,6 +9,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernels.parts import NamedTime
 from perfdoc.results.figures import per_cent, significant
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.culprit_words import look_at_gpu
 
 MOSTLY = 0.5
 """Of what it computes longer."""
@@ -38,10 +39,8 @@ def work_words(case: Case, label: str) -> str:
     least = 1 + UNIFORM * (ratio - 1)
     slow_ns = sum(k.total_ns for k in own.values() if k.total_ns >= least * k.count * lengths[k.name])
     if slow_ns >= NEARLY_ALL * total:
-        return (
-            f"All of its kernels take {significant(ratio)} times as long as the same ones of theirs: check "
-            "its clock, its temperature and its power"
-        )
+        slow = f"All its kernels take {significant(ratio)} times as long: a slow GPU"
+        return f"{slow}. {look_at_gpu(case.program.vendor)}"
     return "Only some of its kernels take longer than theirs: compare the lengths of its sequences"
 
 

@@ -53,7 +53,7 @@ def test_the_late_gpu_of_the_amd_job_is_named() -> None:
     """GPU 5 is last in 21 of 21 collectives; what the others wait for it is no prediction."""
     said = of("ddp_resnet_4gpu_rocm_one_file")
     assert said.verdict.startswith("GPU 5, pid 303194585 is launched late by its host")
-    assert numbers(said.why)[:2] == [100, 25]  # per cent of the collectives, and expected by chance
+    assert numbers(said.why)[2:5] == [100, 15, 25]  # per cent of the collectives, and expected by chance
     text = screen("ddp_resnet_4gpu_rocm_one_file")
     assert "HIP graphs" in text
     assert not VENDOR.search(text)
@@ -75,9 +75,9 @@ def test_rccls_generic_kernels_are_two_all_reduces() -> None:
 def test_the_late_hosts_of_the_forward_are_named() -> None:
     """Ranks 0 and 6 are last in 60 of 84, by gaps of their hosts and not by compute."""
     said = of("megatron_gpt_forward_tp8_a100")
-    assert said.verdict.startswith("Ranks 0 and 6 take ")
-    assert "in gaps between kernels" in said.verdict
-    before, after = numbers(said.why)[:2]
+    assert said.verdict.startswith("6 ranks wait in TP all-reduce for ranks 0 and 6, ")
+    assert "in gaps between kernels" in said.why
+    before, after = numbers(said.why)[-2:]
     assert after < before <= 631
     tp = [row for rank in said.ranks for row in rank.communication if row.dimension == "tp"]
     assert {sum(r.count for r in rank.communication if r.dimension == "tp") for rank in said.ranks} == {84}

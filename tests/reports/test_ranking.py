@@ -257,7 +257,7 @@ def test_the_largest_loss_has_something_to_do_where_no_row_is_about_it() -> None
     rank = build.rank(0, build.ledger(compute=56, idle_host=944))
     made = build.diagnosis([replace(rank, gpu=replace(rank.gpu, name="CPU"))])
     shown = render_screen(made, report=None)
-    assert "Next: Capture stacks, or sample it (py-spy record), to see what Python does." in shown
+    assert "Next: See what Python does: `py-spy record --pid PID` while it trains" in shown
     assert "with_stack=True" in next_thing(build.diagnosis([rank]))[1]
     little = build.diagnosis([build.rank(0, build.ledger(compute=960, idle_host=40))])
     assert "stacks" not in next_thing(little)[1]

@@ -198,7 +198,7 @@ def test_where_workers_load_already_they_are_the_limit(planted: Callable[[Planti
     case = replace(case, configuration=replace(case.configuration, values=settings))
     case = predicting(case, without_data=(10.0, 20.0, 30.0))
     alone = result("PD203", showing(case, with_marks("trains")))
-    assert (gain_of(alone).method, "separate processes" in alone.remedy) == ("replay", True)
+    assert (gain_of(alone).method, "num_workers=4" in alone.remedy) == ("replay", True)
     for marks, pins in ((("workers",), True), (("workers", "pins"), False)):
         found = result("PD203", showing(case, with_marks("trains", *marks)))  # type: ignore[arg-type]
         assert gain_of(found).method == "ceiling"

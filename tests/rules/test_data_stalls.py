@@ -105,7 +105,7 @@ def test_a_wait_in_the_calls_of_a_queue_is_likely_for_a_batch(
     found = result("PD201", case)
     assert found.state == "fires"
     assert ("next batch" in found.reason, found.action == "Load batches ahead of the step") == (likely,) * 2
-    assert ("separate processes" in found.remedy, "item" in found.remedy) == (likely, False)
+    assert ("num_workers=4" in found.remedy, "item" in found.remedy) == (likely, False)
     assert "micro-batch" not in found.remedy
 
 

@@ -56,7 +56,7 @@ def test_layers_that_gain_nothing_elsewhere_are_not_to_be_moved(mid_ms: float, l
     ]
     found = result("PD305", with_predictions(case, predictions))
     assert (found.state, found.level) == ("fires", level)
-    assert found.remedy.startswith("Keep the layers" if level == "information" else "Give this stage")
+    assert found.remedy.startswith("Keep the layers" if level == "information" else "Move layers from ")
     assert ("no other split of whole layers" in found.reason) == (level == "information")
 
 
@@ -107,7 +107,9 @@ def test_less_than_a_layer_cannot_be_spread(layers: tuple[float, ...], level: st
     assert evidence_of(found)[-1] == f"about {max(layers):.2g}"
     assert (found.state, found.level) == ("fires", level)
     assert ("no split of whole layers is more even" in found.reason) == (level == "information")
-    assert found.remedy.startswith("No layer can be moved" if level == "information" else "Give this stage")
+    assert found.remedy.startswith(
+        "No layer can be moved" if level == "information" else "Move layers from the "
+    )
 
 
 def test_a_bubble_that_the_schedule_must_have_is_its_price() -> None:

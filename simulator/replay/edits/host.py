@@ -261,7 +261,7 @@ CHANGES = (
         title="CUDA graphs",
         settings="cuda_graph_impl",
         words={
-            "pytorch": "torch.cuda.CUDAGraph, torch.compile mode reduce-overhead",
+            "pytorch": '`torch.compile(model, mode="reduce-overhead")`, or torch.cuda.CUDAGraph',
             "transformers": 'TrainingArguments(torch_compile=True, torch_compile_mode="reduce-overhead")',
             "vllm": "vLLM without enforce_eager",
             "sglang": "SGLang without --disable-cuda-graph",

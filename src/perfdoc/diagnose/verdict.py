@@ -37,6 +37,9 @@ _RESTATED = (
     "in the window",
     "the capture itself slows",
     "worst rank, of",
+    "arrives last",
+    "expected by chance",
+    "overlapping collectives summed",
 )
 _FACTS = 3
 """Of a rule's evidence, behind its reason."""
