@@ -125,23 +125,32 @@ def rank_operations(view: DeviceView, calls: CollectiveCalls) -> RankOperations:
     # What runs layer by layer, in whatever dimension, is part of a pass.
     by_layer = (step >= 0) & ~shared & (calls.dimension == UNKNOWN_DIMENSION)
     dimension = np.where(by_layer, INSIDE_A_PASS[0], calls.dimension)
-    if not len(rows) and not np.isin(dimension[step >= 0], INSIDE_A_PASS).any():
+    inside = np.flatnonzero((step >= 0) & np.isin(dimension, INSIDE_A_PASS))
+    if not len(rows) and not len(inside):
         return no_operations("no communication between ranks lies between passes", label, rank)
     if len(rows) > MAX_OPERATIONS * len(steps):
         return no_operations(f"more than {MAX_OPERATIONS} collectives in a step", label, rank)
-    work = work_of_passes(view.activity.compute, calls.start_ns, calls.end_ns, dimension)
-    # Where work goes on behind it and none ran beside its end; ends are rounded.
-    near = (calls.end_ns - calls.start_ns)[rows] // 10 + 1
-    waits = 2 * work.covered_within(calls.end_ns[rows] - near, calls.end_ns[rows]) < near
+    # Ranks that do all of a step together meet where they synchronise.
+    together = not len(rows) and len(inside) <= MAX_OPERATIONS * len(steps)
+    rows = inside if together else rows
     signature = np.column_stack(
         [c[rows].astype(np.int64) for c in (calls.operation, calls.group, calls.peer, calls.lane)]
     )
     kept, order = _alike(step[rows], signature, len(steps))
-    if not len(rows):  # each step is one stretch of work that its ranks do together
+    if together and (not len(kept) or order.size > MAX_CELLS):
+        together, rows = False, rows[:0]
+    if not len(rows):  # each step is one stretch of work
         kept, order = np.arange(len(steps)), np.empty((len(steps), 0), np.int64)
     if not len(kept) or order.size > MAX_CELLS:
         return no_operations("no two steps have the same operations in the same order", label, rank)
-    return _laid_out(view, calls, rows[order], waits[order], kept, (begin[kept], end[kept]), work)
+    if together:
+        dimension = np.full_like(dimension, UNKNOWN_DIMENSION)
+    work = work_of_passes(view.activity.compute, calls.start_ns, calls.end_ns, dimension)
+    # Where work goes on behind it and none ran beside its end; ends are rounded.
+    near = (calls.end_ns - calls.start_ns)[rows] // 10 + 1
+    waits = 2 * work.covered_within(calls.end_ns[rows] - near, calls.end_ns[rows]) < near
+    bounds = begin[kept], end[kept]
+    return _laid_out(view, calls, rows[order], waits[order], kept, bounds, work, together=together)
 
 
 def _between_passes(calls: CollectiveCalls, inside: Bool, steps: int) -> Bool:
@@ -227,14 +236,19 @@ def _laid_out(
     kept: I64,
     bounds: tuple[I64, I64],
     work: Intervals,
+    *,
+    together: bool,
 ) -> RankOperations:
-    """rows, waits: by step and operation."""
+    """rows, waits: by step and operation. together: whether ranks wait for each other in all of them, so that
+    also what launches between them is late in one is lost."""
     begin, end = bounds
     start, done = calls.start_ns[rows], calls.end_ns[rows]
     events = _events(start, done, begin, waits.mean(axis=0) >= 0.5, work)
     since = np.column_stack((begin, np.maximum.accumulate(events.end_ns, axis=1)))
     until = np.maximum(np.column_stack((events.begin_ns, end)), since)
     first, last = _filled(work, since, until)
+    if together:
+        first[:, 1:], last[:, :-1] = since[:, 1:], until[:, :-1]
     busy = work.covered_within(first, last)
     one = rows[0]
     # The last is for -1, of what is no operation.

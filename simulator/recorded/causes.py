@@ -42,10 +42,12 @@ def causes_of(
     works = work_of(job)
     slow = slow_ranks(works)
     alone = _without_whole_replicas(job, slow, len(works))
+    together = slow_together(works, alone)
+    if together and all(w.is_by_place for w in works):  # they wait for each other in turn
+        alone = [*together, *(e for e in alone if not {*e.members} <= {*together[0].members})]
     left = [*with_late_stages(job, alone[:MAX_SLOW]), *long_or_slow(job, works, slow)]
     left += [*uneven_data(works), *slow_links(job)]
     uneven = absent.of_uneven_data(recorded)
-    together = slow_together(works, alone)
     gone: list[Effect] = []
     found: list[WhatIfCause] = []
     before = recorded

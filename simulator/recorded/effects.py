@@ -79,7 +79,7 @@ def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
         for m in range(len(over)):
             others = [np.delete(r, m, axis=0) if r is over else r for r in ratios if len(r)]
             steps = _slow_steps(over[m], work.own[m].sum(axis=0), np.concatenate(others))
-            if steps is not None and _is_everywhere(work.own, m, steps):
+            if steps is not None and (work.is_by_place or _is_everywhere(work.own, m, steps)):
                 found.append(_slow_rank(works, at, m, over[m], steps))
     found.sort(key=lambda e: -e.ratio)
     return found
@@ -174,8 +174,11 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
     work = works[at]
     ratio = float(np.median(over[steps]))
     factors = tuple(np.ones_like(w.takes) for w in works)
-    own = work.own[:, :, steps].sum(axis=(1, 2))
-    factors[at][m][:, steps] = min(1.0, float(usual_of(np.delete(own, m))) / own[m])
+    own = work.own[:, :, steps].mean(axis=2)
+    if not work.is_by_place:  # micro-batches have lengths of their own
+        own = own.sum(axis=1, keepdims=True)
+    usual = usual_of(np.delete(own, m, axis=0))
+    factors[at][m][:, steps] = np.minimum(1.0, usual / np.maximum(own[m], 1.0))[:, None]
     first = int(np.argmax(steps))
     peers, note = len(work.members) - 1, ""
     # Where all stages take as long, all ranks are its peers.

@@ -48,6 +48,11 @@ class StageWork:
         return found
 
     @property
+    def is_by_place(self) -> bool:
+        """Whether items are stretches between collectives, and not passes of micro-batches."""
+        return self.kinds == ("compute",)
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """`forward`, `backward`, or what cannot be told apart."""
         return tuple(dict.fromkeys(kind for kind, _ in self.items))

@@ -1,0 +1,101 @@
+"""Ranks that do all of a step together, each late in other parts of it: compared from one collective to the
+next, and no rank waits for two at once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdoc.results import Diagnosis
+from tests.simulator.recorded_jobs import _event, _with_launches
+from tests.simulator.test_what_if_of_jobs import diagnosed
+
+RANKS, PARTS, STEPS = 4, 10, 3
+TRANSFER_US = 100
+Part = Callable[[int, int, int], tuple[float, float]]
+"""us of (computing, a gap behind it) by rank, step and part."""
+
+
+def planted(folder: Path, part: Part, group: str = "TENSOR_MODEL_PARALLEL_GROUP") -> tuple[Diagnosis, float]:
+    """What is said of the job, and its mean step in us. Each part ends in an all-reduce of all ranks."""
+    events: list[list[dict[str, Any]]] = [[] for _ in range(RANKS)]
+    at, steps = 1e6, []
+    for step in range(STEPS):
+        began = at
+        for number in range(PARTS):
+            each = [part(rank, step, number) for rank in range(RANKS)]
+            end = at + max(map(sum, each)) + TRANSFER_US
+            for rank, (busy, gap) in enumerate(each):
+                arguments: Mapping[str, Any] = {
+                    "Collective name": "allreduce",
+                    "Process Group Name": "1",
+                    "Process Group Description": group,
+                    "Process Group Ranks": str(list(range(RANKS))),
+                    "Group size": RANKS,
+                    "dtype": "BFloat16",
+                    "In msg nelems": 1 << 20,
+                    "Out msg nelems": 1 << 20,
+                }
+                events[rank].append(_event("kernel", "gemm_bf16", at, busy))
+                called = at + busy + gap
+                name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+                events[rank].append(_event("kernel", name, called, end - called, stream=20, **arguments))
+            at = end
+        steps.append(at - began)
+        for of in events:
+            marked = _event("user_annotation", f"ProfilerStep#{step}", began - 20, at - began, tid=1)
+            of.insert(0, marked | {"pid": 1})
+    files = []
+    for rank, of in enumerate(events):
+        content = {
+            "schemaVersion": 1,
+            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": RANKS},
+            "deviceProperties": [{"id": 0, "name": "NVIDIA H800", "totalGlobalMem": 85028110336}],
+            "traceEvents": _with_launches(of),
+        }
+        files.append(folder / f"rank{rank}.pt.trace.json.gz")
+        files[-1].write_bytes(gzip.compress(json.dumps(content).encode(), 1))
+    return diagnosed(files), sum(steps) / STEPS
+
+
+def in_turn(rank: int, _step: int, number: int) -> bool:
+    """Rank 0 in every other part, rank 2 in those between."""
+    return (rank == 0 and number % 2 == 0) or (rank == 2 and number % 2 == 1)
+
+
+@pytest.mark.parametrize("kind", ["late_host", "slow_rank"])
+def test_ranks_that_are_late_in_turn_are_named_together_with_their_sum(tmp_path: Path, kind: str) -> None:
+    # Of each part 1 ms, 3 ms where one is late: 31 ms a step, 11 without. Over a step each is 2 times its
+    # peers, and the longer of the two is 20 ms.
+    def part(*place: int) -> tuple[float, float]:
+        more = 2000 if in_turn(*place) else 0
+        return (1000 + more, 0) if kind == "slow_rank" else (1000, more)
+
+    whole, step_us = planted(tmp_path, part)
+    assert step_us == pytest.approx(31_000)
+    found = whole.analyses.what_if
+    assert found is not None
+    assert found.step_ns == pytest.approx(31e6, rel=0.01)
+    (cause,) = found.causes
+    assert (cause.kind, cause.ranks, cause.peers) == (kind, [0, 2], 2)
+    assert cause.ratio == pytest.approx(2, rel=0.01)
+    assert cause.saved_ns == pytest.approx(20e6, rel=0.02)
+    assert whole.opportunities[0].codes == ["PD303"]
+    assert whole.opportunities[0].gain is not None
+    assert whole.opportunities[0].gain.mid_ms == pytest.approx(20, rel=0.02)
+    assert whole.verdict.startswith("Ranks 0 and 2 ")
+
+
+def test_parts_that_vary_on_all_ranks_alike_name_nobody(tmp_path: Path) -> None:
+    def part(*place: int) -> tuple[float, float]:
+        return 1000 * random.Random(f"{place}").uniform(0.7, 1.3), 0
+
+    whole, _ = planted(tmp_path, part)
+    assert whole.analyses.what_if is not None
+    assert [c.kind for c in whole.analyses.what_if.causes if c.ranks] == []
