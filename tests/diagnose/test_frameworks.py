@@ -54,8 +54,8 @@ class Job:
     step: str
     """Name of its range, with {} for its number; empty without one."""
     parts: tuple[Part, ...]
-    dimension: str = ""
-    """Of all communication."""
+    exposed_us: dict[str, int] = field(default_factory=dict)
+    """Communication of a step by dimension."""
     framework: str = "pytorch"
     says: tuple[str, ...] = ()
     """On the first screen."""
@@ -63,11 +63,6 @@ class Job:
     is_kineto: bool = False
     classes_us: dict[str, int] = field(default_factory=dict)
     """Of a step, what some classes of kernels take."""
-
-    @property
-    def exposed_us(self) -> int:
-        names = (REDUCE, GATHER, SCATTER, SEND, RCCL, FUSED)
-        return sum(work[1] for _, works in self.parts for work in works if work[0] in names)
 
     def written(self, folder: Path) -> Path:
         builder = TimelineBuilder()
@@ -109,6 +104,16 @@ SERVED: tuple[Work, ...] = (
     (GEMM, 90),
     (FUSED, 20),
 )
+CROSS = "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(x)"
+MULTIMEM = "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(x)"
+EXPERTS: tuple[Work, ...] = (
+    *((GEMM, 60), (PAGED, 50), (GATHER, 30, 20), ("void deep_ep::internode_ll::dispatch<true>(x)", 40)),
+    *(
+        ("void deep_gemm::sm90_fp8_gemm_1d2d_impl<x>(y)", 90),
+        ("void deep_ep::internode_ll::combine<true>(x)", 40),
+    ),
+    ("void sglang::act_and_mul_kernel<x>(y)", 10),
+)
 LAYER: tuple[Work, ...] = ((GEMM, 400), (FORWARD, 100), (GEMM, 300))
 LAYER_BACK: tuple[Work, ...] = ((GEMM, 500), (BACKWARD, 200), (GEMM, 100))
 CUDA_ONLY = ("DistributedDataParallel", "torch.", "Megatron")
@@ -127,7 +132,7 @@ JOBS = {
             ),
             (("TSL:Thunk:#hlo_op=all-reduce-start.1,hlo_module=jit_train_step#",), ((REDUCE, 150, 20),)),
         ),
-        dimension="dp",
+        exposed_us={"dp": 150},
         framework="jax",
         says=("set (JAX): XLA_FLAGS=",),
         never=CUDA_ONLY,
@@ -153,17 +158,44 @@ JOBS = {
             ),
             (("## optimizer ##",), ((ADAM, 60),)),
         ),
-        dimension="unknown",
+        exposed_us={"unknown": 460},
         is_kineto=True,
         classes_us={"embedding": 420, "gemm": 450, "optimizer": 60},
     ),
     "TensorRT-LLM": Job(
         step="[Executor] _forward_step {}: 0 ctx reqs, 0 ctx tokens, 3 gen reqs",
         parts=(((), SERVED * 6),),
-        dimension="tp",
+        exposed_us={"tp": 240},
         says=("put more sequences in a batch",),
         never=("micro-batch", "Megatron", "DistributedDataParallel"),
         classes_us={"gemm": 1_680, "attention": 300},
+    ),
+    "vLLM": Job(
+        step="execute_context_0(0)_generation_{}(4)",
+        parts=(
+            (
+                (),
+                tuple((CROSS, *rest) if kernel == FUSED else (kernel, *rest) for kernel, *rest in SERVED) * 6,
+            ),
+        ),
+        exposed_us={"tp": 240},
+        framework="vllm",
+        never=("micro-batch", "Megatron", "DistributedDataParallel"),
+    ),
+    "SGLang with experts": Job(
+        step="step[DECODE bs={} toks=4]",
+        parts=(((), EXPERTS * 6),),
+        # An all-gather beside an exchange of experts proves nothing of its group.
+        exposed_us={"ep": 480, "unknown": 180},
+        never=("micro-batch", "Megatron", "DistributedDataParallel"),
+    ),
+    "symmetric memory": Job(
+        step="ProfilerStep#{}",
+        parts=(
+            ((), (*((GEMM, 80), (FORWARD, 50), (GEMM, 40), (MULTIMEM, 20), (GEMM, 90), (MULTIMEM, 20)),) * 6),
+        ),
+        exposed_us={"tp": 240},
+        is_kineto=True,
     ),
     "DeepSpeed": Job(
         step="",
@@ -173,7 +205,7 @@ JOBS = {
             zero("backward", f"{ZERO}reduce_ready_partitions_and_remove_grads", (SCATTER, 150, 21)),
             ((f"{ZERO}step", "Optimizer.step#FusedAdam.step"), ((ADAM, 80),)),
         ),
-        dimension="dp",
+        exposed_us={"dp": 350},
         says=('set (DeepSpeed): "zero_optimization": {"overlap_comm": true}',),
         never=("DistributedDataParallel", "Megatron", "fully_shard"),
     ),
@@ -187,7 +219,7 @@ JOBS = {
             (("FSDP::post_backward_reduce",), ((SCATTER, 150, 21),)),
             (("Optimizer.step#AdamW.step",), ((ADAM, 80),)),
         ),
-        dimension="dp",
+        exposed_us={"dp": 350},
         is_kineto=True,
         never=("DistributedDataParallel", "Megatron"),
     ),
@@ -198,7 +230,7 @@ JOBS = {
             (("GeminiDDP.backward",), (*LAYER_BACK, (SCATTER, 150, 21))),
             (("Optimizer.step#HybridAdam.step",), ((ADAM, 80),)),
         ),
-        dimension="dp",
+        exposed_us={"dp": 150},
         is_kineto=True,
         never=("Megatron",),
     ),
@@ -232,7 +264,7 @@ JOBS = {
             ((f"{LIGHTNING}backward",), (*LAYER_BACK, (REDUCE, 150, 20))),
             (("[pl][profile]optimizer_step_with_closure_0",), ((ADAM, 60),)),
         ),
-        dimension="dp",
+        exposed_us={"dp": 150},
         is_kineto=True,
         says=("set (PyTorch): torch.nn.parallel.DistributedDataParallel",),
         never=("Megatron", "fully_shard"),
@@ -244,7 +276,7 @@ JOBS = {
             ((), (*LAYER_BACK, (RCCL, 150, 20))),
             (("Optimizer.step#AdamW.step",), ((ADAM, 60),)),
         ),
-        dimension="unknown",
+        exposed_us={"unknown": 150},
         is_kineto=True,
     ),
 }
@@ -266,8 +298,7 @@ def test_steps_and_exposed_communication_are_those_planted(name: str, said: Diag
     (rank,) = said.ranks
     assert rank.window.steps == (STEPS if job.step or "Optimizer" in str(job.parts) else 0)
     exposed = {dimension: ns for dimension, ns in rank.ledger_ns.exposed_comm.by_name.items() if ns}
-    of_step = STEPS * job.exposed_us * US
-    assert exposed == ({job.dimension: of_step} if of_step else {})
+    assert exposed == {dimension: STEPS * length * US for dimension, length in job.exposed_us.items()}
 
 
 def test_no_kernel_is_of_unknown_class_and_some_are_of_the_right_one(name: str, said: Diagnosis) -> None:
