@@ -278,6 +278,8 @@ JOBS = {
         ),
         exposed_us={"unknown": 150},
         is_kineto=True,
+        says=("Mostly unnamed communication: 1 a step",),
+        never=("Mostly :",),
     ),
 }
 

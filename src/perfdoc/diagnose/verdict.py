@@ -137,7 +137,8 @@ def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Itera
     most = max(kinds, key=lambda kind: sum(row.exposed_ns for row in rows if row.collective == kind))
     of = [row for row in rows if row.collective == most]
     often = sum(row.count for row in of) / _units(ranks)
-    said = [f"Mostly {most.replace('_', '-')}: {significant(often)} a {_unit(ranks)}"]
+    what = most.replace("_", "-") or "unnamed communication"
+    said = [f"Mostly {what}: {significant(often)} a {_unit(ranks)}"]
     sizes = [row.bytes for row in of]
     if all(size_ is not None for size_ in sizes) and (count := sum(row.count for row in of)):
         said.append(f"{size(round(sum(s or 0 for s in sizes) / count))} each")
