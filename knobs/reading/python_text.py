@@ -96,12 +96,9 @@ _MOST = 10**12
 """Of a number that is computed."""
 
 
-_NAMING = (ast.Name, ast.arg, ast.Global, ast.Nonlocal, ast.Assign)
-
-
 def _constants(tree: ast.Module) -> _Constants:
     """Names that nothing sets but one plain value at the top of a program, or one dictionary anywhere."""
-    nodes = [n for n in ast.walk(tree) if isinstance(n, _NAMING)]
+    nodes = [n for n in ast.walk(tree) if isinstance(n, (ast.Name, ast.arg, ast.stmt))]
     stored = Counter(
         name
         for node in nodes
@@ -233,7 +230,7 @@ def _of_deepspeed(node: ast.expr, known: _Constants, path: str = "", depth: int 
 def _of_script(node: ast.Constant | ast.JoinedStr, known: _Constants) -> Iterator[Entry]:
     """What a command sets that a program starts as one text, in which a name may be that of a constant."""
     parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-    raws = [_raw(part.value if isinstance(part, ast.FormattedValue) else part, known) for part in parts]
+    raws = [_raw(part, known) for part in parts]
     text = "".join(raw if isinstance(raw, str) else "$unknown" for raw in raws)
     if text.count(" --") < _ENOUGH or not starts_program(text):
         return
@@ -252,7 +249,7 @@ _ENOUGH = 2
 def _of_command(node: ast.List | ast.Tuple, known: _Constants) -> Iterator[Entry]:
     """What a command line sets that a program starts: `["torchrun", "train.py", "--seq-length", "4096"]`."""
     words = [(raw if isinstance(raw, str) else "$unknown") for raw in (_raw(e, known) for e in node.elts)]
-    if sum(word.startswith("--") for word in words) >= _ENOUGH:
+    if sum(word.startswith("--") for word in words) >= _ENOUGH or starts_program(" ".join(words)):
         yield from word_entries([(w, e.lineno) for w, e in zip(words, node.elts, strict=True)], id(node))
 
 
@@ -330,6 +327,13 @@ def _raw(node: ast.expr, known: _Constants) -> Raw:
         return f"-{inner}" if isinstance(inner, str) else OPAQUE
     elif isinstance(node, (ast.List, ast.Tuple)):
         return listed([_raw(e, known) for e in node.elts])
+    elif isinstance(node, ast.Call) and _dotted(node.func) in ("str", "int") and len(node.args) == 1:
+        return _raw(node.args[0], known)
+    elif isinstance(node, ast.JoinedStr):
+        parts = listed([_raw(part, known) for part in node.values])
+        return "".join(parts) if isinstance(parts, tuple) else OPAQUE
+    elif isinstance(node, ast.FormattedValue):
+        return _raw(node.value, known)
     elif isinstance(node, ast.Attribute):
         dotted = _dotted(node)
         of_a_library = dotted.startswith("torch.") or dotted.split(".")[-2:-1] == ["AttnBackend"]

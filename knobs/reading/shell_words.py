@@ -57,11 +57,11 @@ _DOCKERS = re.compile(rf"^(CMD|ENTRYPOINT)[ \t]*\[((?:{_LISTED}|\\\r?\n|[ \t\r])
 """A program and its words as a Dockerfile lists them, in JSON."""
 _DOCUMENT = re.compile(
     r"^(?P<command>[^\n#]{0,2000}?)(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w{1,40})(?P=quote)[^\n]*\n"
-    r"(?P<body>(?:(?![ \t]*(?P=end)[ \t]*$)[^\n]*\n){0,5000})",
+    r"(?P<body>(?:(?![ \t]*(?P=end)[ \t]*$)[^\n]*\n){0,5000})(?:[ \t]*(?P=end)[ \t]*$)?",
     re.MULTILINE,
 )
 _READ_AS_SCRIPT = re.compile(
-    r"\b(bash|sh|srun|sbatch|ssh|torchrun|read)\b|>\s*\S{1,200}\.(?:sh|slurm|sbatch)\b"
+    r"\b(bash|sh|srun|sbatch|ssh|torchrun|read)\b|=[\"']?\$\(\s*cat\b|>\s*\S{1,200}\.(?:sh|slurm|sbatch)\b"
 )
 """In the line of a document that a shell reads, a variable holds, or a script of its own."""
 
@@ -71,7 +71,7 @@ def _without_documents(text: str) -> str:
 
     def emptied(match: re.Match[str]) -> str:
         if _READ_AS_SCRIPT.search(match.group()[: match.start("body") - match.start()]):
-            return match.group()
+            return match.group()[: match.end("body") - match.start()]
         start = match.start("body") - match.start()
         return match.group()[:start] + "\n" * match["body"].count("\n")
 

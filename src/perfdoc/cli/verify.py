@@ -80,13 +80,14 @@ def verify(
                 raise ValueError("--rule, --before-config and --after-config go with AFTER.")
             from perfdoc.compare.verify.advised import rule_codes as codes_of
             from perfdoc.compare.verify.rerun import Wanted, measured, prepared
+            from perfdoc.knobs.load import SHORT_NAMES
 
             codes = codes_of(apply)
             ready = prepared(
                 Wanted(
                     run=run,
                     codes=codes,
-                    knobs=frozenset(knob or ()),
+                    knobs=frozenset(SHORT_NAMES.get(name, name) for name in knob or ()),
                     repeats=repeats,
                     steps=steps,
                     statistic=statistic,
