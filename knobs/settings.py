@@ -19,6 +19,7 @@ from perfdoc.knobs.naming.dialects import (
     with_engine,
 )
 from perfdoc.knobs.naming.meaning import Meaning, meaning
+from perfdoc.knobs.naming.nearest import OR
 from perfdoc.knobs.naming.others import handed_on, other_of
 from perfdoc.knobs.naming.programs import as_known, program_of
 from perfdoc.knobs.reading.entry import Entry, NotAConfigurationError
@@ -67,7 +68,7 @@ def settings_of(entries: Sequence[Entry], dialect: Dialect | None) -> Iterator[S
         if entry.form == "flag" and not flags and (found.knob.id not in LAUNCHER or found.how != "exact"):
             continue
         try:
-            value = _value(found, entry.raw)
+            value = OPAQUE if OR in found.instead else _value(found, entry.raw)
             yield Setting(entry=entry, meaning=found, value=value)
         except ValueError as error:
             switch = found.knob.type == "bool" and entry.form == "path" and str(entry.raw).isdecimal()

@@ -10,7 +10,7 @@ from typing import Literal
 from perfdoc.knobs.flags import megatron_flags
 from perfdoc.knobs.knob import MEGATRONS, Dialect, Former, Knob, Spelling
 from perfdoc.knobs.load import ELSEWHERE, SHORT_NAMES, catalogue, table
-from perfdoc.knobs.naming.nearest import SHORTEST_AT_PLACE, nearest, slips
+from perfdoc.knobs.naming.nearest import OR, SHORTEST_AT_PLACE, nearest, slips, with_a_word_more
 from perfdoc.knobs.naming.places import placed
 from perfdoc.knobs.reading.entry import MAX_ENTRIES, Entry
 from perfdoc.records import dataclass
@@ -163,7 +163,8 @@ def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
     if found.how in ("former", "near") and found.knob is not None and dialect is not None:
         near = f"{parent}.{found.instead}"
         if found.how == "near":
-            return Meaning(how="near", knob=names.by_path[near][0], path=near, scope=scope, instead=near)
+            first = near.partition(OR)[0]
+            return Meaning(how="near", knob=names.by_path[first][0], path=first, scope=scope, instead=near)
         spelled = found.knob.spelled(dialect)
         instead = spelled[0].name if spelled else found.knob.id
         return Meaning(
@@ -228,10 +229,13 @@ def _leaf(leaf: str, names: Names, bare: bool, at: str = "") -> Meaning:
     if bare or leaf in neighbours()[0] or leaf in _elsewhere():
         return _UNKNOWN
     here = [p.rpartition(".")[2] for p in names.by_path if p.rpartition(".")[0] == at] if at else None
-    near = nearest(leaf, names.by_leaf) if here is None else nearest(leaf, here, SHORTEST_AT_PLACE)
+    if here is None:
+        near = nearest(leaf, names.by_leaf)
+    else:
+        near = nearest(leaf, here, SHORTEST_AT_PLACE) or with_a_word_more(leaf, here)
     if near is None:
         return _UNKNOWN
-    return Meaning(how="near", knob=names.by_leaf[near], path=leaf, instead=near)
+    return Meaning(how="near", knob=names.by_leaf[near.partition(OR)[0]], path=leaf, instead=near)
 
 
 @lru_cache(maxsize=2 * MAX_ENTRIES)
@@ -280,13 +284,16 @@ def _flat(name: str, dialect: Dialect) -> Meaning:
         if near is None and dashed not in megatron_flags():
             near = nearest(dashed, names.by_path)  # torchrun's
             near = None if near is None or _differ_by_no(near, dashed) else near
+    elif dashed in names.by_path:
+        near = dashed
     else:
-        near = dashed if dashed in names.by_path else nearest(dashed, names.by_path)
-    if near is None or near not in names.by_path:
+        near = nearest(name, names.by_path) or with_a_word_more(name, names.by_path)
+    first = near.partition(OR)[0] if near else ""
+    if near is None or first not in names.by_path:
         return _UNKNOWN
     if dialect == "env" and not _same_library(near.partition("_")[0], name.partition("_")[0]):
         return _UNKNOWN
-    knob, spelling = names.by_path[near]
+    knob, spelling = names.by_path[first]
     return Meaning(how="near", knob=knob, spelling=spelling, path=name, instead=near)
 
 
@@ -307,7 +314,7 @@ def nearest_flag(name: str) -> str | None:
     dashed = name.replace("_", "-")
     if dashed in flags:
         return None if name in flags else dashed
-    near = nearest(dashed, flags, SHORTEST_AT_PLACE)
+    near = nearest(dashed, flags, SHORTEST_AT_PLACE) or with_a_word_more(dashed, flags)
     return None if near is None or _differ_by_no(near, dashed) else near
 
 

@@ -34,6 +34,23 @@ def nearest(name: str, known: Iterable[str], shortest: int = SHORT) -> str | Non
     return min(found)[1] if found else None
 
 
+OR = " or "
+
+
+def with_a_word_more(name: str, known: Iterable[str]) -> str | None:
+    """The known name from which one word was left out: `overlap_reduce` for overlap_grad_reduce; of several
+    the first three, with OR between."""
+    parts = name.removeprefix("--").replace("-", "_").split("_")
+    found = []
+    for other in known:
+        plain = other.removeprefix("--").replace("-", "_")
+        if plain.count("_") == len(parts) > 1 and plain[0] == parts[0][:1]:
+            words = plain.split("_")
+            if any(words[:i] + words[i + 1 :] == parts for i in range(1, len(words))):
+                found.append(other)
+    return OR.join(sorted(found)[:3]) or None
+
+
 def _abbreviates(short: str, name: str) -> bool:
     """Whether one is the other without some letters; not the first, and no underscore. Of 52,000 identifiers
     in PyTorch's and megatron-core's sources none abbreviates a known name by two letters so."""

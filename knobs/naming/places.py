@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from perfdoc.knobs.knob import Dialect
+from perfdoc.knobs.naming.nearest import slips
 
 BRIDGE_CLASSES: Mapping[str, str] = MappingProxyType(
     {
@@ -136,7 +137,8 @@ def _within(section: str, rest: Sequence[str]) -> str:
     """A path in a section; of those that end in the beginning of their names, also without it."""
     place, _, prefix = section.partition(".") if section.endswith("_") else (section, "", "")
     key = ".".join(rest)
-    return f"{place}.{'' if key.startswith(prefix) else prefix}{key}".removeprefix(".")
+    has_it = not prefix or slips(key.partition("_")[0], prefix.partition("_")[0], 1) <= 1
+    return f"{place}.{'' if has_it else prefix}{key}".removeprefix(".")
 
 
 def _of_verl(path: str) -> tuple[str, str]:

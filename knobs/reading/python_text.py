@@ -174,7 +174,7 @@ def _set_by(node: ast.AST, known: _Constants) -> Iterator[Entry]:
                 yield _path(f"recipe_{keyword.arg}", keyword.value, known, node)
     elif isinstance(node, ast.Call):
         owner = _owner(node)
-        for name, value in _made(node, known) if owner[:1].isupper() else ():
+        for name, value in _made(node, known) if owner[:1].isupper() or owner == _OF_CORE else ():
             yield _path(f"{owner}.{name}", value, known, node)
     elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -182,6 +182,8 @@ def _set_by(node: ast.AST, known: _Constants) -> Iterator[Entry]:
             yield from _assigned(target, node.value, known)
 
 
+_OF_CORE = "initialize_model_parallel"
+"""megatron-core's function that takes the layout."""
 _RECIPE = re.compile(
     r"\b(\w+)\.(?:pretrain|finetune)_recipe$|\b([a-zA-Z]\w*?)_(?:pretrain|finetune|sft|peft)_(?:\w+_)?config$"
 )
