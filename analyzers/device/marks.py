@@ -72,7 +72,7 @@ _FEWEST_LOST = 3
 def with_their_kernels(marks: Marks, launched: Launched) -> tuple[Marks, str]:
     """The most steps in a row whose launches have their kernels in the file, and what to say of those that
     lack some. All of them where steps in between lack kernels that nobody set aside for their times, or most
-    do: events were sampled."""
+    do: events were sampled; and where few follow one another, and few kernels are lacking in all."""
     of, without = launched.share_between(marks.start_ns, marks.end_ns)
     lost = (without >= _FEWEST_LOST) & (without > MAX_MISSING_FRAC * of)
     whole = np.flatnonzero(~lost)
@@ -82,6 +82,8 @@ def with_their_kernels(marks: Marks, launched: Launched) -> tuple[Marks, str]:
         return marks, ""
     runs = np.split(whole, np.flatnonzero(np.diff(whole) > 1) + 1)
     longest = max(runs, key=lambda run: (len(run), run[0]))
+    if 2 * len(longest) < len(lost) and without.sum() <= MAX_MISSING_FRAC * of.sum():
+        return marks, ""
     kept = slice(int(longest[0]), int(longest[-1]) + 1)
     names = [shorten(marks.names[i], 48) for i in np.flatnonzero(lost).tolist()]
     which = names[0] if len(names) == 1 else f"{len(names)} steps ({names[0]} to {names[-1]})"

@@ -239,8 +239,7 @@ def _laid_out(
     *,
     together: bool,
 ) -> RankOperations:
-    """rows, waits: by step and operation. together: whether ranks wait for each other in all of them, so that
-    also what launches between them is late in one is lost."""
+    """rows, waits: by step and operation. together: work reaches from one to the next."""
     begin, end = bounds
     start, done = calls.start_ns[rows], calls.end_ns[rows]
     events = _events(start, done, begin, waits.mean(axis=0) >= 0.5, work)

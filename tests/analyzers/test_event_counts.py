@@ -295,6 +295,9 @@ def without_times(path: Path, lost: Callable[[int], bool], process: int = 0) -> 
         (lambda i: 110 <= i < 120, [0, 1], "step 2 left out, and 1 whole step apart from the others: 10 of"),
         (lambda i: i < 10 or i >= 190, [1, 2], "2 steps (step 0 to step 3) left out: 20 of 100"),
         (lambda i: i % 50 == 7, [0, 1, 2, 3], ""),  # one of 50 of each: no matter
+        # Every other step: 3 % of all are no reason to keep one step of four, 10 % are.
+        (lambda i: i % 100 in (60, 61, 62), [0, 1, 2, 3], ""),
+        (lambda i: 60 <= i % 100 < 70, [2], "2 steps (step 1 to step 3) left out, and 1 whole step apart"),
         (lambda i: i % 10 == 7, [0, 1, 2, 3], "The file holds only part of the events: 10.1 % of 199"),
     ],
 )
