@@ -10,7 +10,7 @@ from perfdoc.reports.advice import MINUS, excluding, rough
 from perfdoc.reports.over_ranks import apart
 from perfdoc.reports.ranking import Ranked, ranking
 from perfdoc.results import Combined, Diagnosis, Gain
-from perfdoc.results.figures import share
+from perfdoc.results.figures import plural, share
 from perfdoc.results.losses import WORTH_A_VERDICT_FRAC, largest_loss
 from perfdoc.results.names import shorten
 
@@ -120,9 +120,7 @@ def nothing_gained(diagnosis: Diagnosis) -> str:
     tried = [p for p in diagnosis.analyses.gains.predictions if p.gain.is_predicted and not p.left_out]
     if not tried:
         return ""
-    if len(tried) == 1:
-        return "No predicted gain: the one simulated change does not save enough to matter."
-    return f"No predicted gain: of {len(tried)} simulated changes, none saves enough to matter."
+    return f"No predicted gain: of {plural(len(tried), 'simulated change')} none saves enough to matter."
 
 
 def _of_step(gain: Gain, steps_ns: Sequence[int], diagnosis: Diagnosis) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from perfdoc.results.replay import Gain
 from perfdoc.results.what_if import CauseKind, WhatIfAnalysis, WhatIfCause
 from perfdoc.rules.engine.case import Case
@@ -41,14 +43,12 @@ def waits_in(case: Case, cause: WhatIfCause | None) -> str:
     """In which communication the peers of late ranks are exposed longest, `TP all-reduce`; empty where none
     is."""
     late = () if cause is None else cause.ranks
-    exposed: dict[str, int] = {}
+    exposed: Counter[str] = Counter()
     for rank, device in zip(case.ranks, case.job.devices, strict=False):
         for row in () if device.rank in late else rank.communication:
             known = "" if row.dimension in ("unknown", "other") else f"{row.dimension.upper()} "
-            name = f"{known}{row.collective.replace('_', '-')}"
-            exposed[name] = exposed.get(name, 0) + row.exposed_ns
-    longest = max(exposed, key=lambda name: exposed[name], default="")
-    return longest if exposed.get(longest) else ""
+            exposed[f"{known}{row.collective.replace('_', '-')}"] += row.exposed_ns
+    return next((name for name, ns in exposed.most_common(1) if ns), "")
 
 
 def gain_of(case: Case, cause: WhatIfCause) -> Gain:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from perfdoc.analyzers.communication.dimensions import USES
+from perfdoc.profiling.gpus import gpu_family
 from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling, predicted, time_share
@@ -59,6 +60,15 @@ def usual_link(case: Case, ranks: int, stride: int) -> Link | None:
     if ranks * stride <= gpu.nvlink_domain:
         return Link(gbps=nvlink, crosses=False, inside=ranks)
     return Link(gbps=min(nvlink, inside * _NETWORK_GBPS[gpu.architecture]), crosses=True, inside=inside)
+
+
+def server_link(gpu: str | None, ranks: int) -> tuple[str, float] | None:
+    """(name, 10^9 bytes per second and direction) of the links in a usual server of eight GPUs."""
+    family = gpu_family(gpu) if ranks <= 8 and "800" not in (gpu or "") else None
+    if family is not None and family.architecture == "cdna3" and "MI300A" not in (gpu or ""):
+        return "Infinity Fabric", 448.0  # seven links of 64, by the platform's data sheet
+    known = family is not None and family.nvlink_domain == 8 and _NVLINK_GBPS.get(family.architecture)
+    return ("NVLink", known) if known else None
 
 
 def reached_gbps(case: Case, dimension: str) -> float | None:

@@ -11,6 +11,7 @@ from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.measuring import analysed
 from perfdoc.reports.screen import LINES, render_screen
 from perfdoc.results import Diagnosis
+from perfdoc.rules.facts.exposed import server_link
 from tests import shown_screens
 from tests.conftest import SHARED_TRACES
 
@@ -66,9 +67,14 @@ def test_rccls_generic_kernels_are_two_all_reduces() -> None:
     assert numbers(said.verdict) == [11.8, 18.8, 62.4]
     assert "DP communication" in said.verdict
     assert said.why.startswith("Mostly all-reduce: 2 a step")
+    assert "0.6 % of Infinity Fabric's 448" in said.why  # 2.6 GB/s
+    assert server_link("AMD Instinct MI300A", 8) is server_link("NVIDIA H800", 8) is None
+    assert server_link("AMD Instinct MI300X", 16) is server_link("NVIDIA GeForce RTX 3090", 2) is None
+    assert server_link("NVIDIA A100-SXM4-80GB", 8) == ("NVLink", 300)
     text = screen("ddp_resnet_mi300x_rank0of8")
     assert "AMD Instinct MI300X" in text
-    assert "bucket_cap_mb" in text
+    assert "bucket_cap_mb=5" in text
+    assert "Capture all 8 ranks first" in text
     assert not VENDOR.search(text)
 
 

@@ -212,11 +212,13 @@ def test_where_nothing_gains_the_sentence_says_so() -> None:
     made = replace(
         MADE, combined=none, rules=[], opportunities=[]
     )  # findings with a figure speak for themselves
-    assert "No predicted gain: of 3 simulated changes, none" in opening_words(made)[1]
+    assert "No predicted gain: of 3 simulated changes none" in opening_words(made)[1]
     gains = MADE.analyses.gains
     replayed = [p for p in gains.predictions if p.gain.method == "replay"]
     analyses = replace(MADE.analyses, gains=replace(gains, predictions=replayed[:1]))
-    assert "No predicted gain: the one simulated change" in opening_words(replace(made, analyses=analyses))[1]
+    assert (
+        "No predicted gain: of 1 simulated change none" in opening_words(replace(made, analyses=analyses))[1]
+    )
 
 
 def test_a_change_that_costs_time_says_so() -> None:

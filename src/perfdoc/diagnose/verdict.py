@@ -11,6 +11,7 @@ from perfdoc.results import Opportunity, Rank, RuleResult
 from perfdoc.results.figures import brief, plural, share, significant, size
 from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
 from perfdoc.results.step_times import StepTimes
+from perfdoc.rules.facts.exposed import server_link
 
 _WAITS: Mapping[str, str] = MappingProxyType(
     {
@@ -144,9 +145,10 @@ def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Itera
         said.append(f"{size(round(sum(s or 0 for s in sizes) / count))} each")
     rates = [(row.bus_bandwidth_gbps, row.total_ns) for row in of if row.bus_bandwidth_gbps is not None]
     if rates and (total := sum(ns for _, ns in rates)):
-        said.append(
-            f"{significant(sum(rate * ns for rate, ns in rates) / total)} GB/s (bus), waiting included"
-        )
+        reached = sum(rate * ns for rate, ns in rates) / total
+        link = server_link(ranks[0].gpu.name, seen.ranks_of_job or len(ranks))
+        part = f", {share(reached / link[1])} of {link[0]}'s {link[1]:g}" if link else ""
+        said.append(f"{significant(reached)} GB/s (bus){part}, waiting included")
     hidden, own = sum(row.hidden_ns for row in of), sum(row.total_ns for row in of)
     said += [f"{share(hidden / own)} of it hidden"] if own else []
     yield f"{', '.join(said)}."
