@@ -60,13 +60,12 @@ def _is_nothing(gain: Gain) -> bool:
 def settings_of_ddp(case: Case, better: str) -> str:
     """What to set, in words. better: which buckets the replay prefers; empty where none."""
     rows = [row for rank in case.ranks for row in rank.communication if row.dimension == "dp"]
-    sent = sum(row.count for row in rows if row.collective == "all_reduce")
-    often = sent / max(sum(rank.window.steps for rank in case.ranks), 1)
-    words = ["Compare bucket_cap_mb=50 and 12 with 25, the default."]
+    steps = max(sum(rank.window.steps for rank in case.ranks), 1)
+    often = sum(row.count for row in rows if row.collective == "all_reduce") / steps
+    few = f"bucket_cap_mb=5 (25 by default): {often:.2g} messages a step begin late."
+    words = [few if often < 4 else "Compare bucket_cap_mb=50 and 12 with 25, the default."]
     if better:
         words = [f"bucket_cap_mb for {better} messages (25 by default)."]
-    elif often < 4:  # smaller ones begin earlier in the backward pass
-        words = [f"bucket_cap_mb=5 (25 by default): {often:.2g} messages a step begin late."]
     if (case.job.world_size or 0) > len(case.ranks):
         words.insert(0, f"Capture all {case.job.world_size:,} ranks first: that tells waiting from transfer.")
     if any(row.element_type == "f32" and row.collective == "all_reduce" for row in rows):
