@@ -46,8 +46,8 @@ class Constraint:
     """Where the kind says another: what a framework itself only warns of, or only later versions need."""
     along: bool = False
     """Whoever advises the subject advises the mending with it, whatever was set before."""
-    until: str = ""
-    """The last version of its framework that was seen to have it; empty for all."""
+    until: tuple[tuple[Dialect, str], ...] = ()
+    """The last version of a framework that was seen to have it; all of one that is not there."""
     dialects: tuple[Dialect, ...] = ()
     """Where it holds; everywhere if empty."""
     knobs: frozenset[str]
@@ -96,7 +96,7 @@ def _constraint(row: Mapping[str, Any], terms: Mapping[str, Term]) -> Constraint
             gpu_decides=row.get("gpu_decides", False),
             severity=row.get("severity", ""),
             along=row.get("along", False),
-            until=row.get("until", ""),
+            until=tuple(row.get("until", {}).items()),
             dialects=tuple(row.get("dialects", ())),
             knobs=reads | {row[kind], *(name for name, _ in fix)},
         )

@@ -213,10 +213,11 @@ def _elsewhere() -> frozenset[str]:
 
 def _top(leaf: str, names: Names) -> Meaning:
     """A name at the top of a file, which means no setting of a section."""
-    near = nearest(leaf, [path for path in names.by_path if "." not in path])
+    here = [path for path in names.by_path if "." not in path]
+    near = nearest(leaf, here) or with_a_word_more(leaf, here)
     if near is None or leaf.startswith("_"):
         return _UNKNOWN
-    return Meaning(how="near", knob=names.by_path[near][0], path=leaf, instead=near)
+    return Meaning(how="near", knob=names.by_path[near.partition(OR)[0]][0], path=leaf, instead=near)
 
 
 def _leaf(leaf: str, names: Names, bare: bool, at: str = "") -> Meaning:

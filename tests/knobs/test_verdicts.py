@@ -45,7 +45,7 @@ REASONS: Mapping[str, str] = {
     "query groups vs tp": "query-groups-over-tp",
     "custom recipe no factory": "fp8-custom-recipe-needs-factory",
     "deepep+hybridep": "deepep-excludes-hybridep",
-    "shared overlap with flex": "shared-overlap-needs-alltoall",
+    "shared overlap with flex": "shared-overlap-excludes-flex",
     "capacity with sinkhorn": "capacity-excludes-sinkhorn",
     "cpu offload layers >= layers": "offload-below-layers",
     "cpu offload with recompute": "offload-excludes-recompute",
