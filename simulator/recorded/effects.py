@@ -222,6 +222,8 @@ def long_stages(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effe
     factors = [np.full_like(t, total.mean() / total[at] if t is takes[at] else 1.0) for t in takes]
     even = [np.full_like(t, total.mean() / total[i]) for i, t in enumerate(takes)]
     alone = len(works[at].members) == 1
+    alike = {1: "one replica of it was captured: a slow GPU would look the same"}
+    alike[2] = "two replicas of it were captured: two slow GPUs would look the same"
     found = Effect(
         kind="long_stage",
         members=works[at].members if alone else (),
@@ -229,7 +231,7 @@ def long_stages(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effe
         ratio=ratio,
         peers=len(works) - 1,
         recurrence_frac=lasting,
-        note="one replica of it was captured: a slow GPU would look the same" if alone else "",
+        note=alike.get(len(works[at].members), ""),
         factors=tuple(factors),
         even=tuple(even),
     )

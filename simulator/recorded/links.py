@@ -45,22 +45,20 @@ def _alike(job: RecordedJob) -> Alike:
     found: Alike = defaultdict(lambda: defaultdict(list))
     for c, cell in enumerate(job.cells):
         if cell.lane >= 0 and cell.is_whole and len(cell.partners) > 1:
-            if cell.partners not in who:
-                who[cell.partners] = tuple(sorted({job.cells[o].member for o in cell.partners}))
-            ranks = who[cell.partners]
+            ranks = who.get(cell.partners) or tuple(sorted({job.cells[o].member for o in cell.partners}))
+            who[cell.partners] = ranks
             found[cell.kind, cell.bytes, len(ranks)][ranks].append(c)
     return found
 
 
 def _of_all_sizes(job: RecordedJob, ranks: Who, effects: Sequence[Effect], alike: Alike) -> Effect:
-    """One link's effects as one, with the words and figures of the kind and size that costs most; batches of
-    messages with others too are as slow."""
+    """One link's effects as one, in the words of the costliest size; batches with others too are as slow."""
     costs = [sum(float((job.takes[rows] - usual).sum()) for rows, usual in e.links) for e in effects]
     most = effects[int(np.argmax(costs))]
     links = [link for e in effects for link in e.links]
-    for (kind, _, size_of), cells in alike.items() if "messages" in most.operations else ():
+    for (kind, *_), cells in alike.items() if "messages" in most.operations else ():
         mine = [c for of, rows in cells.items() if {*ranks} < {*of} for c in rows]
-        if kind == "messages" and size_of > len(ranks) and mine:
+        if kind == "messages" and mine:
             others = [
                 np.median(job.takes[rows], axis=0) for of, rows in cells.items() if not {*ranks} <= {*of}
             ]

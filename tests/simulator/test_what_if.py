@@ -130,6 +130,14 @@ def test_a_slow_rank_alone_on_its_stage_is_not_told_from_a_long_stage() -> None:
     assert "one replica" in cause.note
 
 
+@pytest.mark.parametrize(("dp", "said"), [(2, True), (3, False)])
+def test_two_replicas_that_are_both_long_may_be_two_slow_gpus(dp: int, said: bool) -> None:
+    found, _ = replayed(3, dp, 6, lambda *p: round(even(*p) * (1.6 if p[0] == 2 else 1)))
+    (cause,) = found.causes
+    assert (cause.kind, cause.stage) == ("long_stage", 2)
+    assert ("two slow GPUs would look the same" in cause.note) is said
+
+
 def test_the_same_micro_batch_in_every_step_is_no_data() -> None:
     found, _ = replayed(2, 2, 8, lambda *p: round(even(*p) * (2 if (p[1], p[4]) == (1, 3) else 1)))
     assert "uneven_data" not in {c.kind for c in found.causes}
