@@ -234,11 +234,3 @@ def write_collectives(path: Path, records: Iterable[CollectiveRecord]) -> None:
     with closing(LineWriter(path)) as lines:
         for record in records:
             lines.write(record)
-
-
-def read_collectives(path: Path) -> Iterator[CollectiveRecord]:
-    """The records of a side file in the order of completion.
-
-    A last line that is not whole is left out. Raises CaptureError for a line that is whole and no record.
-    """
-    return read_lines(path, CollectiveRecord)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from perfdoc.profiling.distributed.collective_name import CollectiveName, carried, format_collective
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.logs import CollectiveRecord, read_collectives
+from perfdoc.profiling.logs import CollectiveRecord, read_lines
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
 from perfdoc.traces.damage import Damage
 from perfdoc.traces.errors import TraceError
@@ -38,7 +38,7 @@ def with_run_facts(trace: Trace) -> Trace:
     if trace.range_names_like(lambda name: name.startswith(COLLECTIVE_RUN)):
         return trace
     try:
-        records = [r for r in read_collectives(side_file) if r.done_ns is not None]
+        records = [r for r in read_lines(side_file, CollectiveRecord) if r.done_ns is not None]
     except CaptureError as error:
         raise TraceError(side_file, error.what, "Copy the run directory again.") from error
     except OSError as error:

@@ -21,8 +21,6 @@ from perfdoc.profiling.own.process import own_device, own_rank
 MAX_FACTS = 300
 _DIMENSIONS = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context"}
 
-Fact = str | int | float | bool | None
-
 
 def began(
     role: Mapping[str, int], facts: Mapping[str, Any], model: Mapping[str, Any], length: int, **known: Any
@@ -78,7 +76,7 @@ def job_command() -> tuple[str, ...]:
     return ("torchrun", *several, "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", "1"), *program)
 
 
-def own_facts(facts: Mapping[str, Any]) -> dict[str, Fact]:
+def own_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What of a configuration goes into a record: plain values, no long texts, not without bound."""
     plain = {k: v for k, v in facts.items() if isinstance(v, (str, int, float, bool, type(None)))}
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from perfdoc.compare.side import steady_steps_ns
 from perfdoc.profiling.logs import StepRecord
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.step_log import StepLog
+from tests.command import perfdoc
 from tests.diff.sides import rank_of_leaves, rank_of_steps, side
 from tests.reports.build import ledger, rank
 
@@ -110,3 +112,29 @@ def test_a_leaf_has_its_own_scatter() -> None:
     assert {x.leaf: x.within_noise for x in found.leaves} == {"compute": False, "idle.host": True}
     bare = side([rank_of_leaves(0, [9] * 15, 4)])
     assert {x.within_noise for x in compare(bare, replace(bare, path="b")).leaves} == {None}
+
+
+def test_runs_without_captures_are_compared_by_their_steps(tmp_path: Path) -> None:
+    """Folders of record(), or logs: 100 ms and 120 ms, beyond noise; a folder of neither is refused."""
+    runs = []
+    for name, ms in (("before", 100), ("after", 120)):
+        run = RunDirectory.join(tmp_path / name)
+        log = StepLog(run.steps_path(0))
+        for step in range(60):
+            ns = ms * 1_000_000 + step % 7 * 1_000
+            log.write(StepRecord(step=step, start_ns=step, duration_ns=ns))
+        log.close()
+        lines = [
+            f" [2025-08-01 07:00:{step:02}] iteration {step:8}/    60 | consumed samples: {step * 128} | "
+            f"elapsed time per iteration (ms): {ms + step % 7 / 10:.1f} | global batch size:   128 |\n"
+            for step in range(1, 60)
+        ]
+        (tmp_path / f"{name}.log").write_text("".join(lines))
+        runs.append(name)
+    for suffix in ("", ".log"):
+        done = perfdoc("diff", *(str(tmp_path / f"{name}{suffix}") for name in runs))
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"\(\+20\.000 ms, \+(19\.9|20\.0) %\), beyond noise", done.stdout)
+    (tmp_path / "none").mkdir()
+    refused = perfdoc("diff", str(tmp_path / "before"), str(tmp_path / "none"))
+    assert (refused.returncode, "is a folder without traces" in refused.stderr) == (2, True)

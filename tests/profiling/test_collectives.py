@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdoc.profiling.distributed.collective_name import parse_collective
-from perfdoc.profiling.logs import CollectiveRecord, read_collectives, write_collectives
+from perfdoc.profiling.logs import CollectiveRecord, read_lines, write_collectives
 from perfdoc.profiling.marks import parse_group_mark, parse_rank_mark
 from perfdoc.profiling.vocabulary import COLLECTIVE_ISSUE, COLLECTIVE_WAIT
 from tests.profiling.conftest import Launch
@@ -110,4 +110,4 @@ def test_side_file_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "collectives" / "rank0.jsonl"
     write_collectives(path, [record])
     write_collectives(path, [record])
-    assert list(read_collectives(path)) == [record, record]
+    assert list(read_lines(path, CollectiveRecord)) == [record, record]

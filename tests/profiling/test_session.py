@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from perfdoc.profiling import ranges
-from perfdoc.profiling.logs import read_collectives, read_lines
+from perfdoc.profiling.logs import CollectiveRecord, read_lines
 from perfdoc.profiling.memory import MemorySample, sample_memory
 from perfdoc.profiling.nsys.collect import collect_reports, logs_folder, reports_folder
 from perfdoc.profiling.nsys.command import Nsys, nsys_command, nsys_per_rank, nvtx_trouble
@@ -55,7 +55,7 @@ def test_two_ranks_under_the_pytorch_profiler(two_ranks: Launch, tmp_path: Path)
         "perfdoc.step 3",
     ]
     # One all-reduce of 4 fp32 in each of six steps, of which those of steps 2 and 3 are profiled.
-    records = list(read_collectives(run.collectives_path(0)))
+    records = list(read_lines(run.collectives_path(0), CollectiveRecord))
     assert [(r.operation, r.bytes, r.sequence) for r in records] == [
         ("all_reduce", 16, 2),
         ("all_reduce", 16, 3),

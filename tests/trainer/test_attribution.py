@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.base.intervals import union
-from perfdoc.profiling.logs import CollectiveRecord, read_collectives
+from perfdoc.profiling.logs import CollectiveRecord, read_lines
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.layout import plan
@@ -81,7 +81,7 @@ def test_communication_goes_to_its_dimension(name: str, tmp_path: Path) -> None:
         members = {d: next(set(g) for g in planned[d] if rank in g) for d in ("tp", "dp", "pp")}
         groups = {g.description: {"ranks": list(g.ranks)} for g in manifest.layout.groups if rank in g.ranks}
         calls: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-        for record in read_collectives(run.collectives_path(rank)):
+        for record in read_lines(run.collectives_path(rank), CollectiveRecord):
             whose = truth(record, rank, members, groups)
             # Not: a send that nobody waits for; a group of one rank, in which nothing moves between ranks.
             if record.done_ns is not None and whose != "nobody":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -22,7 +23,7 @@ _FILES = ("diff.json", "diff.md")
 
 _SIDE = (
     "a capture, a folder of captures, a run directory, a diagnosis.json, or several captures in one quoted "
-    "string or pattern."
+    "string or pattern; or both sides folders of record(), or logs of a trainer."
 )
 
 
@@ -51,13 +52,24 @@ def diff(
     with in_one_line(debug):
         if output is not None:
             require_free(output, _FILES, force=force)
+        from perfdoc.compare.diff.noise import compare_logged
+        from perfdoc.compare.diff.sections import logged_sentence
         from perfdoc.compare.diff.two_sides import compare
-        from perfdoc.compare.side import load
+        from perfdoc.compare.side import load, steady_steps_ns
+        from perfdoc.traces import TraceError
 
         request = options.request(replay=replay, jobs=jobs)
-        with bar("reading"):
-            sides = load(before, request, config=config_before), load(after, request, config=config_after)
-            found = compare(*sides)
+        try:
+            with bar("reading"):
+                sides = load(before, request, config=config_before), load(after, request, config=config_after)
+                found = compare(*sides)
+        except TraceError:
+            with suppress(TraceError):
+                logged = compare_logged(*(steady_steps_ns(Path(side)) for side in (before, after)))
+                if logged is not None:
+                    sys.stdout.write(f"{logged_sentence(logged)}\n")
+                    return
+            raise
         _print_and_write(found, format_, output)
 
 

@@ -143,7 +143,8 @@ def _directory(path: Path, peak_tflops: float | None, incomplete_frac: float) ->
     directory = RunDirectory.open(path)
     manifest = directory.manifest()
     if manifest.status not in ("finished", "stopped"):
-        raise TraceError(path, f"is of a run that {_how(manifest.status)}.", "Give a finished run.")
+        how = "failed" if manifest.status == "failed" else "did not finish"
+        raise TraceError(path, f"is of a run that {how}.", "Give a finished run.")
     asked = manifest.config.get("train_iters")
     world, tokens = manifest.layout.world_size, manifest.batch.tokens_per_step
     ends = asked.value if asked is not None else None
@@ -212,10 +213,6 @@ def _logged(steps: LoggedSteps, figure: Callable[[I64], np.floating[Any]]) -> di
     """The figure of each part of a step that the log holds; none where a step does not say it."""
     parts = {"data": steps.data_ns, "garbage": steps.garbage_ns}
     return {name: round(float(figure(times))) for name, times in parts.items() if (times >= 0).all()}
-
-
-def _how(status: str) -> str:
-    return "failed" if status == "failed" else "did not finish"
 
 
 def _peak_memory(directory: RunDirectory, manifest: Manifest) -> int | None:

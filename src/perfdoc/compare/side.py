@@ -29,6 +29,7 @@ from perfdoc.results import Diagnosis
 from perfdoc.traces import TraceError
 from perfdoc.traces.job_facts import JobFacts, common_facts, facts_of_manifest
 from perfdoc.traces.load import find_captures
+from perfdoc.traces.training_logs.read import read_training_log
 
 MAX_STEPS = 1000
 """Of the last steps; more of them add nothing."""
@@ -36,10 +37,13 @@ MAX_STEPS = 1000
 
 def steady_steps_ns(run_directory: Path | None) -> I64:
     """Steps of the job without warm-up, profiled steps and the one after them; empty where none are known.
+    run_directory: or the log of a trainer.
 
     Raises TraceError for a log that cannot be read.
     """
     found = unprofiled_ns(run_directory)
+    if run_directory is not None and run_directory.is_file():
+        found = np.array([step.duration_ns for step in read_training_log(run_directory).steps], np.int64)
     warmup = warmup_steps(found)
     return np.empty(0, np.int64) if warmup is None else found[warmup:][-MAX_STEPS:]
 

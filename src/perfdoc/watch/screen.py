@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from perfdoc.reports.terminal import grid
 from perfdoc.results import figures
@@ -55,17 +55,14 @@ def page(found: Watched, name: str) -> Iterator[str]:
     if len(found.levels) > 1:
         shown = found.levels[-_LEVELS:]
         said = ", ".join(f"{figures.brief(ns)} from step {step:,}" for step, ns in shown)
-        yield f"Levels {_drawn([ns for _, ns in shown])}: {said}"
+        low, high = (of(ns for _, ns in shown) for of in (min, max))
+        heights = (round((len(_BARS) - 1) * (ns - low) / max(high - low, 1)) for _, ns in shown)
+        yield f"Levels {''.join(_BARS[height] for height in heights)}: {said}"
     if found.restarts:
         yield f"Restarts at {', '.join(f'{s:,}' for s in found.restarts[-8:])}"
     yield from table(found)
     for note in found.notes:
         yield f"note: {note}"
-
-
-def _drawn(values: Sequence[int]) -> str:
-    low, high = min(values), max(values)
-    return "".join(_BARS[round((len(_BARS) - 1) * (v - low) / max(high - low, 1))] for v in values)
 
 
 HEAD = ("rank", "role", "own work", "waits", "data", "forward", "backward", "optimizer", "memory")

@@ -35,14 +35,13 @@ class RankRows:
         self._profiled = np.empty(256, bool)
         self._values = np.empty((256, len(FIELDS)), np.float32)
         self._start_ns = np.empty(256, np.int64)
-        self._count = self.gaps = self.missing = 0
-        self.starts: list[tuple[int, Began]] = []
-        """The first step of each process, and what it was."""
+        self.clear()
 
     def clear(self) -> None:
         """Forget all."""
         self._count = self.gaps = self.missing = 0
-        self.starts = []
+        self.starts: list[tuple[int, Began]] = []
+        """The first step of each process, and what it was."""
 
     def add(self, row: StepRecord) -> None:
         """Take a row. Steps that a restart takes back go; impossible times are unknown."""
