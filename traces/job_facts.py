@@ -169,14 +169,15 @@ def _values(facts: JobFacts) -> dict[str, Any]:
 
 
 def facts_beside(capture: Path) -> JobFacts:
-    """The facts of the run directory that a capture lies in; empty where it lies in none.
+    """The facts of the run directory that a capture lies in, which record() makes without any; else none.
 
     Raises TraceError where run.json is there and cannot be used.
     """
     folder = capture.resolve().parent
     manifest = folder.parent / "run.json"
     if folder.name != "traces" or not manifest.is_file():
-        return JobFacts()
+        is_recorded = folder.name == "traces" and any((folder.parent / "steps").glob("rank*.jsonl"))
+        return JobFacts(run_directory=folder.parent if is_recorded else None)
     try:
         return facts_of_manifest(read_manifest(manifest), manifest.parent)
     except CaptureError as error:

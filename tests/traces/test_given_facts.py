@@ -12,7 +12,7 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.profiling.logs import CollectiveRecord, write_collectives
 from perfdoc.traces import TraceError
 from perfdoc.traces.given_facts import given_facts
-from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.job_facts import JobFacts, facts_beside
 from tests.captures.kineto import write_kineto
 from tests.captures.timeline import TimelineBuilder
 
@@ -280,3 +280,13 @@ def test_impossible_completions_are_left_out_and_counted(tmp_path: Path, change:
     (row,) = measured.ranks[0].communication
     assert (row.count, row.total_ns) == (1, 200)
     assert "damaged-rows" in {n.code for n in measured.notes}
+
+
+def test_rows_of_steps_beside_traces_are_of_their_run(tmp_path: Path) -> None:
+    """As record() and the callbacks leave them, without a run.json."""
+    capture = tmp_path / "traces" / "rank0.json.gz"
+    assert facts_beside(capture).run_directory is None
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "rank0.jsonl").touch()
+    assert facts_beside(capture).run_directory == tmp_path.resolve()
+    assert facts_beside(tmp_path / "rank0.json.gz").run_directory is None
