@@ -203,7 +203,7 @@ def test_where_workers_load_already_they_are_the_limit(planted: Callable[[Planti
         found = result("PD203", showing(case, with_marks("trains", *marks)))  # type: ignore[arg-type]
         assert gain_of(found).method == "ceiling"
         assert found.action == "Make the loader's workers faster"
-        assert "separate processes" not in found.remedy
+        assert "num_workers=4" not in found.remedy
         assert "prefetch_factor" in found.remedy
         assert ("pin_memory" in found.remedy) == pins
     assert why_not(showing(case, with_marks("workers")), "without_data", []) != ""

@@ -1,0 +1,53 @@
+"""What is on a screen or a page can be pasted, and what a bar shows is in its legend."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from perfdoc.reports.gaps import gap_names
+from perfdoc.reports.html import render_html
+from perfdoc.reports.screen import render_screen
+from perfdoc.reports.terminal import Lines, paragraph
+from tests.reports import build
+
+
+def test_a_small_part_has_all_its_letters() -> None:
+    """Of 78 cells 1 % is one: LL takes a second one of the largest; nothing of 0.1 % is drawn."""
+    parts = [
+        ("C", "compute", 960),
+        ("H", "idle", 19),
+        ("LL", "idle", 10),
+        ("UN", "idle", 10),
+        ("+", "idle", 1),
+    ]
+    bar = Lines(80, False).bar(parts, 78)
+    assert len(bar) == 80
+    assert re.fullmatch(r"\[C=+H=?LLUN\]", bar)
+
+
+@pytest.mark.parametrize("before", [0, 30, 50, 58, 70])
+def test_a_short_command_is_not_broken(before: int) -> None:
+    command = "`nvidia-smi dmon -s pucv`"
+    lines = paragraph(f"{'x' * before} {command}, then more words", width=80, hang="  ")
+    assert any(command in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_screen_and_page_count_the_same_gaps() -> None:
+    made = build.two_ranks()
+    names = gap_names(made)
+    assert len(names) == len(set(names)) > 1
+    text = " ".join(render_screen(made, report=None).split())
+    said = re.search(r"[Nn]ot measured: (.*?)(?:; (\d+) more)? \(--full", text)
+    assert said is not None
+    listed = [name for name in names if name in said[1]]
+    assert len(listed) + int(said[2] or 0) == len(names)
+    assert f"{len(names)} things could not be measured" in render_html(made)
+
+
+def test_options_on_the_page_are_whole_and_code() -> None:
+    page = render_html(build.two_ranks())
+    assert re.search(r'<code class="w">--[a-z-]+', page)
+    assert "&lt;code" not in page
