@@ -287,8 +287,7 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, shown: Ranked | None,
         # By the row before them, unless the verdict had it.
         told = shown is not None and shown.row.blamed != "cause" and _apart(diagnosis)
         # Of other ranks, stages or streams: so one may be more than its own leaf of the bar.
-        overlap = "savings overlap and include waits"
-        beside = [*([] if told else [f"of {base}"]), overlap] if base else []
+        beside = [*([] if told else [f"of {base}"]), "savings overlap and include waits"] if base else []
         beside += [f"{more:,} more: {rest}"] if more else []
         given = f" ({'; '.join(beside)})" if beside else ""
         page.lines += [""] * room.blank

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from perfdoc.results.figures import significant
 from perfdoc.rules.engine.gain import Gain, predicted
 from perfdoc.rules.engine.needs import several
 from perfdoc.rules.engine.rule import Case
@@ -62,7 +63,7 @@ def settings_of_ddp(case: Case, better: str) -> str:
     rows = [row for rank in case.ranks for row in rank.communication if row.dimension == "dp"]
     steps = max(sum(rank.window.steps for rank in case.ranks), 1)
     often = sum(row.count for row in rows if row.collective == "all_reduce") / steps
-    few = f"bucket_cap_mb=5 (25 by default): {often:.2g} messages a step begin late."
+    few = f"bucket_cap_mb=5 (25 by default): {significant(often)} messages a step begin late."
     words = [few if often < 4 else "Compare bucket_cap_mb=50 and 12 with 25, the default."]
     if better:
         words = [f"bucket_cap_mb for {better} messages (25 by default)."]
