@@ -68,6 +68,16 @@ def test_what_only_that_step_has(tmp_path: Path, slow: Sequence[tuple[int, int]]
     assert found.gain_frac == pytest.approx(0.2, abs=0.002)
 
 
+def test_the_bound_is_not_below_what_goes_with_the_slow_step(tmp_path: Path) -> None:
+    # The median of these is above the mean of those that are not slow.
+    steps = [(560, 0), (600, 0), (598, 0), (1700, 0), (599, 0), (601, 0), (540, 0), (600, 0)]
+    others = [busy for busy, _ in steps if busy < 1000]
+    found = result("PD210", case_of(tmp_path, *laid_out(steps)))
+    assert found.gain is not None
+    truth_us = (1700 - sum(others) / len(others)) / len(steps)
+    assert (found.gain.high_ms or 0) >= truth_us / 1e3
+
+
 def test_the_first_step_of_a_capture_is_told_and_leads_nothing(tmp_path: Path) -> None:
     found = result("PD210", slow_once(tmp_path, (1700, 0), at=0))
     assert (found.state, found.level, found.blames) == ("fires", "information", "")
