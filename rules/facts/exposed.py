@@ -63,10 +63,11 @@ def usual_link(case: Case, ranks: int, stride: int) -> Link | None:
 
 
 def server_link(gpu: str | None, ranks: int) -> tuple[str, float] | None:
-    """(name, 10^9 bytes per second and direction) of the links in a usual server of eight GPUs."""
-    family = gpu_family(gpu) if ranks <= 8 and "800" not in (gpu or "") else None
+    """(name, 10^9 bytes per second and direction) of the links between so many GPUs of a usual server."""
+    family = gpu_family(gpu) if 2 <= ranks <= 8 and "800" not in (gpu or "") else None
     if family is not None and family.architecture == "cdna3" and "MI300A" not in (gpu or ""):
-        return "Infinity Fabric", 448.0  # seven links of 64, by the platform's data sheet
+        # By the platform's data sheet each pair of its GPUs has a link of 64.
+        return "Infinity Fabric", 64.0 * (ranks - 1)
     known = family is not None and family.nvlink_domain == 8 and _NVLINK_GBPS.get(family.architecture)
     return ("NVLink", known) if known else None
 

@@ -11,6 +11,7 @@ import pytest
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.asked import parse_request
 from perfdoc.diagnose.measuring import measure_all
+from perfdoc.diagnose.workers import Processes
 from perfdoc.traces import TraceError
 from tests.captures.kineto import write_kineto
 from tests.planted.capture import capture_timeline, write_capture
@@ -25,7 +26,7 @@ def test_a_failure_ends_the_workers_and_no_other_child(tmp_path: Path) -> None:
     try:
         request = AnalysisRequest(captures=[bad, good, good], replay=False, jobs=2)
         with pytest.raises(TraceError):
-            measure_all(request)
+            measure_all(request, place=Processes(2))  # of so little one process would do
         until = time.monotonic() + 20
         while len(multiprocessing.active_children()) > 1 and time.monotonic() < until:
             time.sleep(0.02)

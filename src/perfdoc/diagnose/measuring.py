@@ -120,10 +120,12 @@ def _parts(tasks: Sequence[Task[_Result]]) -> list[float]:
 
 
 def _bytes(paths: Sequence[Path]) -> int:
-    """Of files; 0 where one is gone, which reading tells."""
-    with suppress(OSError):
-        return sum(content_size(path) for path in paths)
-    return 0
+    """Of files that are there; reading tells of those that are gone."""
+    total = 0
+    for path in paths:
+        with suppress(OSError):
+            total += content_size(path)
+    return total
 
 
 def in_rank_order(captures: Sequence[CaptureMeasurement]) -> list[CaptureMeasurement]:
