@@ -66,8 +66,7 @@ def server_link(gpu: str | None, ranks: int) -> tuple[str, float] | None:
     """(name, 10^9 bytes per second and direction) of the links between so many GPUs of a usual server."""
     family = gpu_family(gpu) if 2 <= ranks <= 8 and "800" not in (gpu or "") else None
     if family is not None and family.architecture == "cdna3" and "MI300A" not in (gpu or ""):
-        # By the platform's data sheet each pair of its GPUs has a link of 64.
-        return "Infinity Fabric", 64.0 * (ranks - 1)
+        return "Infinity Fabric", 64.0 * (ranks - 1)  # a link of 64 for each pair, by the data sheet
     known = family is not None and family.nvlink_domain == 8 and _NVLINK_GBPS.get(family.architecture)
     return ("NVLink", known) if known else None
 

@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 
 MEASURED_FRAC = 0.75
 """Of an analysis, what measuring takes; the rest is the diagnosis and the pages."""
-_ALONE_BYTES = 15_000_000
-_PACKED = 15
-"""Files of less are measured in this process before another has imported what measures (0.6 s, as much CPU).
-Gzip makes JSON about fifteen times smaller."""
+_ALONE_BYTES, _PACKED = 15_000_000, 15
+"""Files of less are measured here before another process has imported what measures (0.6 s, as much CPU);
+gzip makes JSON about so many times smaller."""
 _Result: TypeAlias = CaptureMeasurement | NoGpuActivityError | UnreadableError | RankMemory
 
 
@@ -69,8 +68,8 @@ def measure_all(
         also = replaying(len(captures))
     if place is None:
         paths = [*captures, *(path for files in memory for path in files.paths)]
-        packed = [path for path in paths if path.suffix == ".gz"]
-        small = _bytes(paths) + (_PACKED - 1) * _bytes(packed) < _ALONE_BYTES
+        packed = _bytes([path for path in paths if path.suffix == ".gz"])
+        small = _bytes(paths) + (_PACKED - 1) * packed < _ALONE_BYTES
         workers = 1 if small else min(request.jobs, len(captures) + len(memory))
         place = Processes(workers) if workers > 1 else Here()
     measure = partial(
