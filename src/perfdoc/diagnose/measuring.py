@@ -59,9 +59,8 @@ def measure_all(
 
     also: one more analysis of each device, in place of the replay; it must pickle. place: where else than in
     processes of this machine. Of several captures those that cannot be read are left out where the request
-    says so, but not all of them.
-    Raises TraceError where a file cannot be measured or two are of one rank, WorkerLostError where a
-    process is gone.
+    says so, but not all of them. Raises TraceError where a file cannot be measured or two are of one rank,
+    WorkerLostError where a process is gone.
     """
     captures, memory = request.captures, request.memory
     if also is None and request.replay:
