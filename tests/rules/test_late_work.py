@@ -42,7 +42,7 @@ def running(case: Case, own: list[NamedTime]) -> Case:
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        (kernels(gemm=(100, 60), norm=(100, 12)), "All of its kernels take 1.2 times"),
+        (kernels(gemm=(100, 60), norm=(100, 12)), "All its kernels take 1.2 times"),
         (kernels(gemm=(120, 50), norm=(120, 10)), "20.0 % more kernels"),
         (kernels(gemm=(100, 62), norm=(100, 10)), "Only some"),
         (kernels(gemm=(100, 50), norm=(100, 10)), ""),

@@ -132,4 +132,8 @@ def test_groups_are_made_with_their_settings(monkeypatch: pytest.MonkeyPatch) ->
         "sharp_enabled_group": "dp",
         "high_priority_stream_groups": ["dp"],
         "nccl_communicator_config_path": "x.yaml",
+        **dict.fromkeys(["tensor_model_parallel_size", "pipeline_model_parallel_size"], 1),
+        **dict.fromkeys(["context_parallel_size", "expert_model_parallel_size"], 1),
+        **dict.fromkeys(["expert_tensor_parallel_size", "num_distributed_optimizer_instances"], 1),
+        **dict.fromkeys(["virtual_pipeline_model_parallel_size", "hierarchical_context_parallel_sizes"]),
     }
