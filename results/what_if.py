@@ -7,7 +7,9 @@ from typing import Literal
 
 from perfdoc.records import dataclass
 
-CauseKind = Literal["slow_rank", "late_host", "long_stage", "uneven_data", "slow_link", "not_captured"]
+CauseKind = Literal[
+    "slow_rank", "late_host", "long_stage", "uneven_data", "slow_link", "late_stage", "not_captured"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +31,14 @@ class WhatIfCause:
     kind: CauseKind
     ranks: list[int] = field(default_factory=list)
     """Global ranks that it is about; empty where it is nobody's in particular. Of `not_captured` those of
-    which the one may be that all wait for."""
+    which the one may be that all wait for, of `late_stage` that one replica waits for."""
+    captures: list[str] = field(default_factory=list)
+    """Of those without a number where they are: `device 0 of process 7 in b.json`."""
     stage: int | None = None
     ratio: float | None = None
     """How many times as long as peers; of uneven data the longest micro-batch of a step over the mean."""
     peers: int
-    """Ranks, of a slow link links, that it was compared with."""
+    """Ranks, of a slow link links, of a late stage replicas, that it was compared with."""
     step_ns: int
     """The step without it, and with all else as recorded."""
     saved_ns: int
@@ -42,7 +46,7 @@ class WhatIfCause:
     low_ns: int
     """A tenth of the steps gain less."""
     high_ns: int
-    """A tenth of the steps gain more."""
+    """A tenth of the steps gain more; of uneven data the most that it is where ranks were not captured."""
     even_ns: int | None = None
     """Of a long stage the step with its excess spread over all stages: layers move, none goes."""
     recurrence_frac: float = 1.0

@@ -15,7 +15,7 @@ from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import late_rank
 from perfdoc.rules.facts.culprit import cause_of, gain_of, leading, waits_in
-from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, late_hosts, look_at_gpu, who
+from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, late_hosts, look_at_gpu, who
 from perfdoc.rules.facts.degrees import PP
 from perfdoc.rules.facts.late_work import longer_times, work_words
 
@@ -41,7 +41,8 @@ def _not_distinguishable(case: Case) -> Missing | None:
     return None
 
 
-_KINDS: tuple[CauseKind, ...] = ("slow_rank", "late_host", "slow_link")
+_ABSENT = ("late_stage", "not_captured")
+_KINDS: tuple[CauseKind, ...] = ("slow_rank", "late_host", "slow_link", "late_stage")
 _MATCHED = over_ranks("collectives matched over several ranks", lambda case: case.job.skew)
 
 META = Meta(
@@ -142,9 +143,9 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         ("the step without it", step),
     ]
     part, note = {"slow_rank": "GPU", "late_host": "host"}.get(cause.kind), cause.note.capitalize()
-    check = f"Check the {part}{'s' if len(cause.ranks) > 1 else ''} of {who(cause).lower()}" if part else ""
+    check = f"Check the {part}{'' if is_one(cause) else 's'} of {who(cause)}" if part else ""
     return _told(
-        action="Capture the ranks that all wait for" if cause.kind == "not_captured" else check,
+        action="Capture the ranks that are waited for" if cause.kind in _ABSENT else check,
         reason=does(cause, case.what_if),
         evidence=[("the step without waiting for it", step)] if cause.kind == "not_captured" else evidence,
         remedy=f"{cure(cause, case.program.vendor)}." + (f" {note}." if note else ""),

@@ -67,7 +67,8 @@ def evaluate(case: Case) -> Verdict:
             reason=does(cause, case.what_if),
             evidence=evidence,
             advice=_advice(case, size),
-            remedy=f"{cure(cause)}: so that all of them compute as long.",
+            remedy=f"{cure(cause)}: so that all of them compute as long."
+            + (f" Its price is {cause.note}." if cause.note else ""),
             gain=gain_of(case, cause),
             blames=_UNEVEN if cause in leading(case.what_if) else "",
             verify="Run again: passes of the micro-batches of a step are as long as one another.",

@@ -60,9 +60,13 @@ def gain_of(case: Case, cause: WhatIfCause) -> Gain:
             low_ms=0.0, mid_ms=None, high_ms=cause.saved_ns / 1e6, method="ceiling", assumptions=[said]
         )
     low, mid, high = cause.low_ns, cause.saved_ns, cause.high_ns
+    said = "replayed from the recorded operations of all ranks, launch delays left out"
+    if cause.kind == "late_stage":
+        said = "replayed with the waits of the other replicas for ranks that were not captured"
+    if cause.kind == "uneven_data" and cause.note:
+        said = f"replayed {cause.note}; at most all waiting for other ranks, transfer included"
     if case.what_if.steps == 1:
         low, high = round(low * (1 - ONE_STEP_FRAC)), round(high * (1 + ONE_STEP_FRAC))
-    said = "replayed from the recorded operations of all ranks, launch delays left out"
     if cause.even_ns is not None and case.what_if.step_ns is not None:
         low = mid = max(0, case.what_if.step_ns - cause.even_ns)
         high = max(high, cause.saved_ns)

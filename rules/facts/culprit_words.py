@@ -46,7 +46,7 @@ def why_blamed(found: WhatIfAnalysis | None, blames: str, moved: Prediction | No
 
 def late_hosts(cause: WhatIfCause) -> str:
     """`ranks 0 and 6, launched late by their hosts`"""
-    return f"{who(cause).lower()}, launched late by {'their hosts' if len(cause.ranks) > 1 else 'its host'}"
+    return f"{who(cause)}, launched late by {'its host' if is_one(cause) else 'their hosts'}"
 
 
 def _of(cause: WhatIfCause, blames: str) -> bool:
@@ -72,12 +72,11 @@ def cure(cause: WhatIfCause, vendor: str = "") -> str:
     if cause.kind == "late_host":
         return LOOK_AT_HOST
     if cause.kind == "long_stage":
-        if cause.ranks:
-            rank = f"rank {cause.ranks[0]}"
-            return f"Check {rank}'s clocks, temperature and host, or give it fewer layers: {cause.note}"
+        if cause.ranks or cause.captures:
+            return f"Check {who(cause)}'s clocks, temperature and host, or give it fewer layers: {cause.note}"
         return "Give it fewer layers"
-    if cause.kind == "not_captured":
-        return f"Capture {who(cause).lower() if cause.ranks else 'the missing ranks'} in the same steps"
+    if cause.kind in ("late_stage", "not_captured"):
+        return f"Capture {who(cause) if cause.ranks else 'the missing ranks'} in the same steps"
     if cause.kind == "slow_link":
         return "Check the links of these ranks: NIC, cable, switch port, the interface that NCCL takes"
     return "Sort or pack sequences by length over micro-batches and replicas"
@@ -91,20 +90,26 @@ def does(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
     often = f"from {shorten(cause.since, 48)} on" if cause.since else often
     times = f"{significant(cause.ratio, 3)} times"
     peers = "peer" if cause.peers == 1 else plural(cause.peers, "peer")
-    many = len(cause.ranks) > 1
+    many = not is_one(cause)
+    name = f"{who(cause)[:1].upper()}{who(cause)[1:]}"
     whose = "their" if many else "its"
     if cause.kind == "slow_rank":
-        return f"{who(cause)} {'compute' if many else 'computes'} {times} as long as {whose} {peers} {often}"
+        return f"{name} {'compute' if many else 'computes'} {times} as long as {whose} {peers} {often}"
     if cause.kind == "late_host":
         takes = "take" if many else "takes"
-        return f"{who(cause)} {takes} {times} as long as {whose} {peers} {often}, in gaps between kernels"
+        return f"{name} {takes} {times} as long as {whose} {peers} {often}, in gaps between kernels"
     if cause.kind == "long_stage":
         stage = stage_words(cause, found.pp)
-        alone = f" (rank {cause.ranks[0]})" if cause.ranks else ""
+        alone = f" ({who(cause)})" if cause.ranks or cause.captures else ""
         others = "the other" if cause.peers == 1 else f"the other {cause.peers}"
         return f"{stage[0].upper()}{stage[1:]}{alone} computes {times} as long as {others} {often}"
     if cause.kind == "not_captured":
-        return f"{_awaited(cause, found)}; capture {'it' if cause.ranks else 'them'} next"
+        whom, those = _absent(cause, found), "it" if cause.ranks else "them"
+        return f"All {found.ranks} captured ranks wait for {whom}; capture {those} next"
+    if cause.kind == "late_stage":
+        others = "the other one does" if cause.peers == 1 else f"the other {cause.peers} do"
+        whom = f"{times} as long for {_absent(cause, found)},"
+        return f"One replica waits {whom} as {others} {often}; capture it next"
     if cause.kind == "slow_link":
         return f"{_link(cause, times)} {often}"
     together = "" if cause.correlation is None else f" (correlation {cause.correlation:.2f})"
@@ -121,15 +126,14 @@ def stage_words(cause: WhatIfCause, pp: int | None) -> str:
     return "the last stage" if pp is not None and cause.stage == pp - 1 else f"stage {cause.stage}"
 
 
-def _awaited(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
-    """For whom the captured ranks wait."""
-    whom = "ranks that were not captured"
+def _absent(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
+    """For whom captured ranks wait."""
     if len(cause.ranks) == 1:
-        whom = f"rank {cause.ranks[0]}, which was not captured"
-    elif cause.ranks:
+        return f"rank {cause.ranks[0]}, which was not captured"
+    if cause.ranks:
         where = "" if cause.stage is None or found.pp in (None, 1) else f" of {stage_words(cause, found.pp)}"
-        whom = f"a rank{where} that was not captured, one of {who(cause).lower()}"
-    return f"All {found.ranks} captured ranks wait for {whom}"
+        return f"a rank{where} that was not captured, one of {who(cause)}"
+    return "ranks that were not captured"
 
 
 def _link(cause: WhatIfCause, times: str) -> str:
@@ -138,14 +142,21 @@ def _link(cause: WhatIfCause, times: str) -> str:
     group = "pair" if "messages" in what else "group"
     verb = "take" if group == "pair" or " and " in what else "takes"
     others = f"another {group}" if cause.peers == 1 else f"{cause.peers:,} other {group}s"
-    return f"{what[:1].upper()}{what[1:]} of {who(cause).lower()} {verb} {times} as long as of {others}"
+    return f"{what[:1].upper()}{what[1:]} of {who(cause)} {verb} {times} as long as of {others}"
 
 
 def who(cause: WhatIfCause) -> str:
-    """`Ranks 0 and 6`"""
-    named = [str(r) for r in cause.ranks[:MAX_NAMED]]
-    if len(named) < 2:
-        return f"Rank {named[0]}" if named else "A rank without a number"
-    if more := len(cause.ranks) - len(named):
-        return f"Ranks {', '.join(named)} and {more} more"
-    return f"Ranks {', '.join(named[:-1])} and {named[-1]}"
+    """`ranks 0 and 6`; of those without a number where they are."""
+    each, word = [str(r) for r in cause.ranks], f"rank{'' if is_one(cause) else 's'} "
+    if cause.captures:
+        each, word = [*(f"rank {r}" for r in cause.ranks), *cause.captures], ""
+    named = each[:MAX_NAMED] or ["without a number"]
+    if more := len(each) - len(named):
+        named.append(f"{more} more")
+    *first, last = named
+    return f"{word}{', '.join(first)}{' and ' if first else ''}{last}"
+
+
+def is_one(cause: WhatIfCause) -> bool:
+    """Whether it is about no more than one rank."""
+    return len(cause.ranks) + len(cause.captures) <= 1

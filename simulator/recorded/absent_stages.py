@@ -6,10 +6,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
+import numpy as np
+
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.simulator.recorded.cells import RecordedJob
-from perfdoc.simulator.recorded.effects import Effect, usual_of
+from perfdoc.simulator.recorded.effects import FEWEST_STEPS, MOSTLY, Effect, usual_of
 from perfdoc.simulator.recorded.work import Link
+from perfdoc.traces.table import F64
+
+SURE = 4.0
+"""Standard errors of what a replica waits longer than others: uneven data makes each of them wait in turn."""
 
 
 def absent_sides(
@@ -27,19 +33,39 @@ def absent_sides(
 
 
 def with_late_stages(job: RecordedJob, slow: Sequence[Effect]) -> list[Effect]:
-    """Slow ranks, with their replicas' waits for absent stages; those of others, by absent ranks."""
+    """Slow ranks with their replicas' waits for absent stages; others' that are longer than their peers'."""
     links: dict[int, list[Link]] = defaultdict(list)
-    missing: dict[int, tuple[int, ...]] = {}
+    waits: dict[int, list[tuple[F64, F64]]] = defaultdict(list)
+    alone: dict[int, tuple[tuple[int, ...], int]] = {}
     cells = job.of_member
     for member, mine in enumerate(cells):
         at = [k for k, c in enumerate(mine) if job.cells[c].missing]
         alike = [m for m, stage in enumerate(job.stage) if stage == job.stage[member] and m != member]
-        peers = [[cells[m][k] for k in at] for m in alike if len(cells[m]) == len(mine)]
+        peers = [job.takes[[cells[m][k] for k in at]] for m in alike if len(cells[m]) == len(mine)]
         lonely = [c for c in mine if job.cells[c].missing and job.cells[c].kind == "messages"]
         if lonely and peers:
-            usual = usual_of([job.takes[rows] for rows in peers])
-            links[job.replica[member]].append(([mine[k] for k in at], usual))
-            missing[job.replica[member]] = job.cells[lonely[0]].missing
+            own, replica = [mine[k] for k in at], job.replica[member]
+            links[replica].append((own, usual_of(peers)))
+            # One replica's, in all steps: of two the shorter in each is shorter than what either waits.
+            sums = sorted((p.sum(axis=0) for p in peers), key=np.mean)
+            waits[replica].append((job.takes[own].sum(axis=0), sums[(len(sums) - 1) // 2]))
+            alone[replica] = job.cells[lonely[0]].missing, len(peers)
+    both = {r: np.sum(of, axis=0) for r, of in waits.items()}
+    spread = [np.var(own - usual, ddof=1) for own, usual in both.values() if len(own) >= FEWEST_STEPS]
+    scatter = np.sqrt(np.mean(spread)) if spread else np.inf
     held = [tuple(link for m in e.members for link in links.pop(job.replica[m], ())) for e in slow]
-    late = [Effect(kind="not_captured", links=tuple(of), ranks=missing[r]) for r, of in links.items()]
-    return [replace(e, links=of) for e, of in zip(slow, held, strict=True)] + late
+    found = [replace(e, links=of) for e, of in zip(slow, held, strict=True)]
+    for r, of in links.items():
+        (own, usual), (missing, count) = both[r], alone[r]
+        beyond = own - usual
+        if beyond.mean() > SURE * scatter / np.sqrt(len(own)):
+            late = Effect(
+                kind="late_stage",
+                links=tuple(of),
+                ranks=missing,
+                ratio=float(own.mean() / max(usual.mean(), 1.0)),
+                peers=count,
+                recurrence_frac=float((beyond > MOSTLY * beyond.mean()).mean()),
+            )
+            found.append(late)
+    return found

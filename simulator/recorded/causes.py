@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,15 +30,17 @@ from perfdoc.traces.table import F64
 
 WORTH_FRAC = 0.02
 """Of the step: what saves less is no cause."""
+ABSENT_NOTE = "of the captured ranks alone; the longest of all replicas' micro-batches may not be among them"
 _OF_RANKS = ("slow_rank", "late_host")
 
 
 def causes_of(
-    job: RecordedJob, plan: Plan, absent: Absent, recorded: F64, names: Sequence[int | None]
+    job: RecordedJob, plan: Plan, absent: Absent, recorded: F64, names: Sequence[int | str]
 ) -> list[WhatIfCause]:
     """The cause whose absence saves most first, and each further one's price once those before it are gone.
 
     recorded: ends of the steps as they were replayed, with waits for absent ranks that no operation shows.
+    names: ranks' numbers, or where those without one are.
     """
     works = work_of(job)
     slow = slow_ranks(works)
@@ -69,6 +72,12 @@ def causes_of(
         changes = [f for f in (left[best].even, left[best].at_most) if f is not None]
         changed = [[w * f for w, f in zip(kept, of, strict=True)] for of in changes]
         others = [most - step_ends(plan, [scaled(job, works, of, links)])[0] for of in changed]
+        rows = [i for i, c in enumerate(job.cells) if c.lane >= 0 and not c.is_whole]
+        if left[best].kind == "uneven_data" and rows:
+            # At most all communication with ranks that were not captured is waiting for their data.
+            left[best] = replace(left[best], note=ABSENT_NOTE)
+            variants[best][rows] = 0.0
+            others = [before - ends[best], before - step_ends(plan, [variants[best]])[0]]
         found.append(_cause(job, left[best], saved, recorded, names, others))
         gone.append(left.pop(best))
         before = ends[best]
@@ -104,15 +113,16 @@ def _cause(
     effect: Effect,
     saved: F64,
     recorded: F64,
-    names: Sequence[int | None],
+    names: Sequence[int | str],
     others: Sequence[F64],
 ) -> WhatIfCause:
-    """others: what a step saves with the excess of a long stage spread over all, and if it is a slow rank."""
+    """others: what a step saves with the excess of a long stage spread over all, and the most it may."""
     low, high = np.quantile(saved, BAND)
     high = max(high, *(float(np.quantile(o, BAND[1])) for o in others[1:]), 0.0)
     return WhatIfCause(
         kind=effect.kind,
-        ranks=[*effect.ranks, *(n for m in effect.members if (n := names[m]) is not None)],
+        ranks=[*effect.ranks, *(n for m in effect.members if isinstance(n := names[m], int))],
+        captures=[n for m in effect.members if isinstance(n := names[m], str)],
         stage=effect.stage,
         ratio=effect.ratio,
         peers=effect.peers,
@@ -120,7 +130,7 @@ def _cause(
         saved_ns=round(float(saved.mean())),
         low_ns=round(float(low)),
         high_ns=round(float(high)),
-        even_ns=round(float((recorded - others[0]).mean())) if others else None,
+        even_ns=round(float((recorded - others[0]).mean())) if effect.even is not None else None,
         recurrence_frac=effect.recurrence_frac,
         correlation=effect.correlation,
         note=effect.note,

@@ -59,7 +59,8 @@ def what_if(
     missing = 1 - 1 / absent.times
     whole_job = (1 - missing) * alone + missing * unwaited(replace(job, takes=usual_work(job)))
     ideal = ideal_of(job, whole_job)
-    masks, parts = _parts(job, names)
+    named = [rank.label if n is None else n for n, rank in zip(names, ranks, strict=True)]
+    masks, parts = _parts(job, named)
     step = np.concatenate(
         [_steps(plan, job.takes, ideal, masks[:, :2]), _steps(plan, alone, ideal, masks[:, 2:])]
     )
@@ -90,11 +91,11 @@ def what_if(
         by_replica=found["replica"][:MAX_RANKS],
         by_rank=found["rank"][:MAX_RANKS],
         by_kind=found["kind"],
-        causes=causes_of(job, plan, absent, recorded, names),
+        causes=causes_of(job, plan, absent, recorded, named),
     )
 
 
-def _parts(job: RecordedJob, names: Sequence[int | None]) -> tuple[Bool, list[tuple[str, str]]]:
+def _parts(job: RecordedJob, names: Sequence[int | str]) -> tuple[Bool, list[tuple[str, str]]]:
     """Which cells keep their own durations, by cell and variant; the first keeps all, the second none."""
     member = np.array([c.member for c in job.cells])
     kind = np.array([c.kind for c in job.cells])
@@ -107,7 +108,7 @@ def _parts(job: RecordedJob, names: Sequence[int | None]) -> tuple[Bool, list[tu
             masks += [values == v for v in several]
             parts += [(group, f"{group} {v}") for v in several.tolist()]
     masks += [member == m for m in range(len(job.stage))]
-    parts += [("rank", f"rank {n}" if n is not None else f"capture {m}") for m, n in enumerate(names)]
+    parts += [("rank", n if isinstance(n, str) else f"rank {n}") for n in names]
     for name in dict.fromkeys(k for k in kind.tolist() if k != "wait"):
         masks.append(kind == name)
         parts.append(("kind", name))

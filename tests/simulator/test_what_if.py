@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.pipeline.recorded_schedule import find_schedule
 from perfdoc.results.what_if import WhatIfAnalysis
-from perfdoc.rules.facts.culprit_words import does
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.culprit import gain_of, leading
+from perfdoc.rules.facts.culprit_words import does, who, why_blamed
 from perfdoc.simulator.recorded.cells import Cell
 from perfdoc.simulator.recorded.walk import plan_of, walk, with_buffered_sends
 from perfdoc.simulator.recorded.what_if import what_if
@@ -180,7 +184,7 @@ def test_a_rank_that_waits_inside_its_passes_is_not_the_slow_one(waits: bool) ->
     assert [c.ranks for c in found.causes] == ([] if waits else [[6]])
 
 
-@pytest.mark.parametrize(("absent", "kind", "ranks"), [(0, "slow_rank", [6]), (1, "not_captured", [6])])
+@pytest.mark.parametrize(("absent", "kind", "ranks"), [(0, "slow_rank", [6]), (1, "late_stage", [6])])
 @pytest.mark.parametrize("batched", ["pairs", "always"])
 def test_a_stage_that_was_not_captured_hides_no_price(
     absent: int, kind: str, ranks: list[int], batched: str
@@ -196,11 +200,10 @@ def test_a_stage_that_was_not_captured_hides_no_price(
     assert (first.kind, first.ranks) == (kind, ranks)
     assert first.saved_ns == pytest.approx(np.mean(ends) - np.mean(without), abs=0.05 * np.mean(ends))
     assert "slow_link" not in {c.kind for c in found.causes}
-    if kind == "not_captured":
-        assert (
-            does(first, found)
-            == "All 12 captured ranks wait for rank 6, which was not captured; capture it next"
-        )
+    if kind == "late_stage":
+        said = does(first, found)
+        assert said.startswith("One replica waits ")
+        assert "for rank 6, which was not captured" in said
 
 
 def test_stages_of_a_sound_pipeline_do_not_wait_for_absent_ranks() -> None:
@@ -270,3 +273,55 @@ def test_ranks_that_both_send_first_do_not_stand_still() -> None:
     takes = np.array([5.0, 1, 1, 2, 1, 1])[:, None]
     _, ends = walk(plan, lambda c: takes[c][None, :], (1, 1))
     assert [float(ends[m][0, 0]) for m in range(2)] == [7.0, 6.0]
+
+
+@pytest.mark.parametrize("absent", [0, 1, 2])
+def test_uneven_data_makes_no_stage_late_that_was_not_captured(absent: int) -> None:
+    # Each replica in turn waits longer for it than the others do.
+    ranks, _ = plant(3, 3, 8, uneven, steps=STEPS)
+    kept = [r for r in ranks if r.rank is not None and r.rank // 3 != absent]
+    found = what_if(kept, find_schedule(kept), matched(kept, 3), [r.rank for r in kept])
+    assert [c.kind for c in found.causes] == ["uneven_data"]
+    # What the absent stage's data costs is not in the price; the truth is in its band.
+    truth = np.mean(plant(3, 3, 8, uneven, steps=STEPS)[1]) - np.mean(plant(3, 3, 8, even, steps=STEPS)[1])
+    (cause,) = found.causes
+    assert cause.low_ns <= truth <= cause.high_ns
+    assert "captured" in cause.note
+
+
+def test_the_price_of_a_late_stage_is_a_prediction() -> None:
+    ranks, _ = plant(4, 4, 8, slow_rank, steps=STEPS)
+    kept = [r for r in ranks if r.rank is not None and r.rank // 4 != 1]
+    found = what_if(kept, find_schedule(kept), matched(kept, 4), [r.rank for r in kept])
+    (cause,) = leading(found)
+    gain = gain_of(cast(Case, SimpleNamespace(what_if=found)), cause)
+    assert (cause.kind, gain.method, gain.is_predicted) == ("late_stage", "replay", True)
+    assert gain.mid_ms == cause.saved_ns / 1e6
+    assert "without that" in why_blamed(found, does(cause, found))
+
+
+def test_a_late_stage_is_not_hidden_by_a_slow_rank() -> None:
+    # Rank 6 was not captured; rank 8, of another replica, is slow as well.
+    def two(stage: int, replica: int, *rest: int) -> int:
+        slow = {(1, 2): 2.3, (2, 0): 1.7}.get((stage, replica), 1)
+        return round(even(stage, replica, *rest) * slow)  # type: ignore[arg-type]
+
+    ranks, ends = plant(4, 4, 8, two, steps=STEPS)
+    kept = [r for r in ranks if r.rank is not None and r.rank // 4 != 1]
+    found = what_if(kept, find_schedule(kept), matched(kept, 4), [r.rank for r in kept])
+    assert [(c.kind, c.ranks) for c in leading(found)] == [("late_stage", [6]), ("slow_rank", [8])]
+    both = sum(c.saved_ns for c in found.causes)
+    assert both == pytest.approx(np.mean(ends) - np.mean(plant(4, 4, 8, even, steps=STEPS)[1]), rel=0.03)
+
+
+def test_ranks_without_a_number_are_said_to_be_where_they_are() -> None:
+    made, _ = plant(4, 4, 8, slow_rank, steps=STEPS)
+    where = "device 0 of process 7 in Late_B.json"
+    ranks = [replace(r, label=where) if r.rank == 6 else r for r in made]
+    names = [None if r.rank == 6 else r.rank for r in ranks]
+    found = what_if(ranks, find_schedule(ranks), matched(ranks, 4), names)
+    (cause,) = found.causes
+    assert (cause.ranks, cause.captures) == ([], [where])
+    assert does(cause, found).startswith("Device 0 of process 7 in Late_B.json computes 2.3 times")
+    assert who(replace(cause, ranks=[1])) == f"rank 1 and {where}"
+    assert who(replace(cause, ranks=[0, 1, 2, 3, 4, 5], captures=[])) == "ranks 0, 1, 2, 3 and 2 more"
