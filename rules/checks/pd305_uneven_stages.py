@@ -207,7 +207,7 @@ def _fewer(where: str, ratio: float | None = None, stages: int | None = None) ->
     part = (ratio - 1) * (stages - 1) / stages if ratio is not None and stages else 0.0
     what = "layers"
     if 0 < part < 1:
-        what = f"about {per_cent(part, 0)} of the layers (of 8: {max(1, round(8 * part))})"
+        what = f"about {max(1, round(8 * part))} of every 8 layers ({per_cent(part, 0)})"
     return (
         f"Move {what} from the {where} stage to the others: `{setting}`. If layers plus one divide over the "
         f"stages, `{counted}_in_pipeline_split=true` takes one off it. {_MIXED}"

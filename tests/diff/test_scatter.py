@@ -64,6 +64,8 @@ def test_it_is_shown() -> None:
     said = "logged steps without the profiler: median 100 ns before, 150 ns after (+50 ns, +50.0 %), beyond"
     assert said in render_text(found)
     assert "logged steps without the profiler" in render_markdown(found)
+    assert found.noise.within_noise
+    assert found.verdict.startswith("Logged steps without the profiler: median 100 ns before, 150 ns after")
 
 
 def test_steps_that_scatter_less_than_they_changed() -> None:

@@ -35,6 +35,14 @@ def test_a_short_command_is_not_broken(before: int) -> None:
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize("unit", ["%,", "ms", "GB/s.", "MiB)"])
+@pytest.mark.parametrize("width", range(40, 52))
+def test_a_number_and_its_unit_are_not_broken(unit: str, width: int) -> None:
+    lines = paragraph(f"{'x' * 34} takes 11.5 {unit} then 4 small things", width=width)
+    assert any(f"11.5 {unit}" in line for line in lines), lines
+    assert max(map(len, lines)) <= width
+
+
 def test_screen_and_page_count_the_same_gaps() -> None:
     made = build.two_ranks()
     names = gap_names(made)

@@ -11,6 +11,7 @@ import typer
 
 from perfdoc.cli.completion import rule_codes
 from perfdoc.cli.messages import EXIT_INCONCLUSIVE, EXIT_STOPPED, Debug, Format, in_one_line, say
+from perfdoc.cli.streams import columns
 
 if TYPE_CHECKING:
     from perfdoc.compare.verify.record import Record
@@ -71,6 +72,7 @@ def verify(
     from perfdoc.compare.verify.record import RECORD_NAME, encode
     from perfdoc.compare.verify.words import record_text
     from perfdoc.profiling.whole_file import write_all
+    from perfdoc.reports.terminal import paragraph
 
     with in_one_line(debug, output=output):
         if after is None:
@@ -120,7 +122,10 @@ def verify(
             )
             if target is not None:
                 write_all({target: encode(record)}, output)
-    sys.stdout.write(encode(record).decode() if format_ == "json" else record_text(record))
+    if format_ == "json":
+        sys.stdout.write(encode(record).decode())
+    for line in record_text(record).splitlines() if format_ == "text" else ():
+        sys.stdout.write("\n".join(paragraph(line, width=columns(), hang="    ")) + "\n")
     sys.stdout.flush()
     if not record.complete:
         raise typer.Exit(EXIT_STOPPED)

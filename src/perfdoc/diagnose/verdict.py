@@ -147,7 +147,7 @@ def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Itera
     if rates and (total := sum(ns for _, ns in rates)):
         reached = sum(rate * ns for rate, ns in rates) / total
         link = server_link(ranks[0].gpu.name, seen.ranks_of_job or 0)
-        part = f", {share(reached / link[1])} of {link[0]}'s {link[1]:g}" if link else ""
+        part = f", {share(reached / link[1])} of {link[0]}'s {link[1]:g} GB/s" if link else ""
         said.append(f"{significant(reached)} GB/s (bus){part}, waiting included")
     hidden, own = sum(row.hidden_ns for row in of), sum(row.total_ns for row in of)
     said += [f"{share(hidden / own)} of it hidden"] if own else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from perfdoc.knobs.knob import DIALECT_TITLES
@@ -241,7 +240,7 @@ def _basis_words(found: Tuning) -> Iterator[str]:
 
 def render_text(found: Tuning, *, width: int = 100) -> str:
     """The verdict, then every section; the exact figures are in tune.json."""
-    lines = textwrap.wrap(prose(found.verdict), width)
+    lines = paragraph(prose(found.verdict), width=width)
     for section in sections_of(found):
         lines += ["", section.title]
         for sentence in section.sentences if section.key != "to-set" else ():
@@ -250,6 +249,10 @@ def render_text(found: Tuning, *, width: int = 100) -> str:
             if table.caption:
                 lines += ["", f"  {table.caption}"]
             cells = [[cell.text for cell in row] for row in table.rows]
+            if section.key == "left-out":  # each reason names the setting that is missing
+                for row in cells:
+                    lines += paragraph(f"{row[0]} {row[1]}: {row[2]}", width=width, indent="  ", hang="  ")
+                continue
             lines += ["  " + line for line in grid(table.head, cells, align=table.align, width=width - 2)]
         if section.key == "to-set":
             best = next(r for r in found.rows if r.place == 1)

@@ -83,6 +83,13 @@ def logged_sentence(found: Logged) -> str:
     return f"{said}, {verdict} ({signed(found.low_ns)} to {signed(found.high_ns)})"
 
 
+def logged_first(noise: Noise, logged: Logged | None) -> str:
+    """What begins the verdict where steps without the profiler changed and those with it may be noise."""
+    if logged is None or logged.low_ns is None or logged.within_noise or not noise.within_noise:
+        return ""
+    return f"L{logged_sentence(logged)[1:]}. With the profiler: "
+
+
 def _where(leaves: Sequence[Leaf], ranks: int) -> str:
     ordered = sorted((x for x in leaves if x.change_ns), key=lambda x: (-abs(x.change_ns), x.leaf))
     if not ordered:

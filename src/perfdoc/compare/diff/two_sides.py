@@ -22,7 +22,7 @@ from perfdoc.compare.diff.result import (
     Side,
     duration,
 )
-from perfdoc.compare.diff.sections import calls, verdict
+from perfdoc.compare.diff.sections import calls, logged_first, verdict
 from perfdoc.compare.diff.tables import (
     dimension_rows,
     kernel_rows,
@@ -255,9 +255,10 @@ def compare(before: Loaded, after: Loaded) -> Diff:
     leaves = leaf_rows(found, total, leaf_noise(before, after, pairs) if noise.state == "measured" else {})
     outcome = _outcome(total, noise)
     kernels = kernel_rows(before, after, pairs, basis)
+    logged = compare_logged(before.logged_ns, after.logged_ns)
     return Diff(
         perfdoc_version=__version__,
-        verdict=verdict(outcome, basis, mean, noise, leaves, len(pairs)),
+        verdict=logged_first(noise, logged) + verdict(outcome, basis, mean, noise, leaves, len(pairs)),
         outcome=outcome,
         basis=basis,
         before=_side(before),
@@ -266,7 +267,7 @@ def compare(before: Loaded, after: Loaded) -> Diff:
         mean=mean,
         total=total,
         noise=noise,
-        logged=compare_logged(before.logged_ns, after.logged_ns),
+        logged=logged,
         per_token=_per_token(before, after, mean) if basis == "step" else None,
         leaves=leaves,
         dimensions=dimension_rows(before, after, pairs, found, basis),

@@ -89,9 +89,13 @@ def measured_text(record: Record) -> str:
     if found is None:
         return "not enough runs"
     number = f"{found.samples} pairs of runs" if found.method == "pairs of runs" else "one run on either side"
+    lost = found.gain_ms < 0
+    low, high = (-found.high_ms, -found.low_ms) if lost else (found.low_ms, found.high_ms)
+    before = f"{significant(found.before_ms, 4)} ms"
+    what = f"ms longer than {before} a step" if lost else f"ms of {before} a step saved"
     return (
-        f"{significant(found.gain_ms)} ms of {significant(found.before_ms, 4)} ms a step saved "
-        f"({significant(found.low_ms)} to {significant(found.high_ms)} at {per_cent(found.confidence, 0)}; "
+        f"{significant(abs(found.gain_ms))} {what} "
+        f"({significant(low)} to {significant(high)} at {per_cent(found.confidence, 0)}; "
         f"{found.statistic} steps of {number})"
     )
 
