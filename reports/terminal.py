@@ -10,8 +10,7 @@ from perfdoc.results.names import columns, shorten
 
 _GAP = "  "
 _LEAST_NAME = 48
-_UNIT = r"(?:%|[nµm]?s|[KMGT]i?B(?:/s)?)(?![\w/])"
-_CHUNKS = re.compile(rf" *[^ `]{{0,40}}\d {_UNIT}[^ ]*| +(?:`[^`]{{1,40}}`)?[^ ]*|[^ ]+")
+_CHUNKS = re.compile(r" *[^ `]{0,40}\d (?:%|[nµm]?s|[KMGT]i?B)(?!\w)[^ ]*| +(?:`[^`]{1,40}`)?[^ ]*|[^ ]+")
 """Words, each with the spaces before it; a short command is one, and so is a number with its unit."""
 
 

@@ -83,8 +83,7 @@ def finding_of(
 def finding_at(
     entry: Entry, knob: str | None, code: str, severity: Severity, message: str, instead: str, why: str
 ) -> Finding:
-    """What is wrong with one entry, which may be no knob's; of a variable no more than a note, but for a
-    name that is no program's either (PL101)."""
+    """What is wrong with one entry, perhaps no knob's; of a variable a note, unless it is wrong anywhere."""
     return Finding(
         code=code,
         severity="note" if entry.bare and code != "PL101" else severity,
