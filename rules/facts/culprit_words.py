@@ -30,7 +30,8 @@ def why_blamed(found: WhatIfAnalysis | None, blames: str, moved: Prediction | No
     if first.kind == "not_captured":
         where = " and ".join(first.kinds_of_wait[:2]) or "messages and collectives"
         return f"The ranks that were captured wait in {where}; its transfer counts too: at most so much."
-    without = "evened out" if first.kind == "uneven_data" else "without that"
+    evened = "evened out on the captured ranks alone" if first.note else "evened out"
+    without = evened if first.kind == "uneven_data" else "without that"
     left_ns, then, spread = found.step_ns - first.saved_ns, "", ""
     if first.even_ns is not None:
         spread = f", {brief(first.even_ns)} with even stages"

@@ -287,6 +287,9 @@ def test_uneven_data_makes_no_stage_late_that_was_not_captured(absent: int) -> N
     (cause,) = found.causes
     assert cause.low_ns <= truth <= cause.high_ns
     assert "captured" in cause.note
+    said = why_blamed(found, does(cause, found))
+    # Without the stage in the middle too little is left to lead.
+    assert ("evened out on the captured ranks alone" in said) is (absent != 1)
 
 
 def test_the_price_of_a_late_stage_is_a_prediction() -> None:
