@@ -32,7 +32,7 @@ from perfdoc.results.names import pieces, prose, shorten
 _HERE = Path(__file__).parent
 _LONGEST_STRING = 4000
 _UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s)(?:\W|\Z))")
-_OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:=[\w.,:/-]*\w)?(?: [a-z_]+=\w+)*")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:=(?:&#39;.*?&#39;|[\w.,:/-]*\w))?(?: [a-z_]+=\w+)*")
 _NOTES = 12
 _GAPS = 300
 _STYLE = "report.css"

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from perfdoc.reports.gaps import gap_names
-from perfdoc.reports.html import render_html
+from perfdoc.reports.html import _glued, render_html
 from perfdoc.reports.screen import render_screen
 from perfdoc.reports.terminal import Lines, paragraph
 from tests.reports import build
@@ -53,6 +53,12 @@ def test_screen_and_page_count_the_same_gaps() -> None:
     listed = [name for name in names if name in said[1]]
     assert len(listed) + int(said[2] or 0) == len(names)
     assert f"{len(names)} things could not be measured" in render_html(made)
+
+
+def test_a_quoted_value_belongs_to_its_option() -> None:
+    """A pattern for a shell, with a blank in it, and what follows is prose again."""
+    quoted = "--step-range=&#39;^Back ward$&#39;"
+    assert _glued("it is --step-range='^Back ward$', or") == f'it is <code class="w">{quoted}</code>, or'
 
 
 def test_options_on_the_page_are_whole_and_code() -> None:
