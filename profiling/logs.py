@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
@@ -129,8 +129,22 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of the model, by its configuration."""
     flops_unknown: str = ""
     """Why neither is known."""
+    flops_notes: str = ""
+    """What `flops_per_token` leaves out, or counts otherwise."""
     peak_flops_per_second: float | None = None
     """Of one device, as its data sheet says for 16 bits."""
+
+
+def job_tokens(own: Sequence[float], roles: Sequence[Mapping[str, int]], ranks: int) -> float | None:
+    """Tokens of a step over all ranks, by the own ones of some of them. None where their roles do not make
+    it certain that each rank has others: ranks of one replica load the same ones."""
+    distinct = len({tuple(sorted(role.items())) for role in roles}) == len(roles)
+    replicas = all(role.keys() == {"dp"} for role in roles)
+    shares = any(role.get(name) for role in roles for name in ("tp", "pp", "cp"))
+    all_here = len(roles) == ranks and all(roles) and not shares
+    if ranks > 1 and not (distinct and (replicas or all_here)):
+        return None
+    return sum(own) / len(own) * ranks
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

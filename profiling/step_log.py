@@ -56,14 +56,7 @@ class StepLog:
 
     def write(self, record: StepRecord) -> None:
         """Append one step. JSON has no infinity: such values become null and are named in `not_finite`."""
-        lost = tuple(
-            name
-            for name in ("loss", "gradient_norm", "learning_rate")
-            if (value := getattr(record, name)) is not None and not math.isfinite(value)
-        )
-        if lost:
-            record = msgspec.structs.replace(record, not_finite=lost, **dict.fromkeys(lost))
-        self._lines.write(record)
+        self._lines.write(_finite(record))
         self._rows += 1
         if self._rows >= MOST_ROWS:
             self._shorten()
@@ -71,7 +64,7 @@ class StepLog:
     def keep(self, record: StepRecord) -> None:
         """As `write`, for a training that goes on when the disk is full: what cannot be written now is kept
         and written later, which is told once each time that it begins."""
-        self._unwritten.append(record)
+        self._unwritten.append(_finite(record))  # it may become part of a mean before it is written
         if len(self._unwritten) > MAX_UNWRITTEN:
             self._unwritten = deque(shortened(list(self._unwritten)))
         before, self._problem = self._problem, self._write_kept()
@@ -127,6 +120,15 @@ class StepLog:
         except (OSError, CaptureError):
             pass  # told as what it was at first
         return f"{problem}; {span} are lost"
+
+
+def _finite(record: StepRecord) -> StepRecord:
+    lost = tuple(
+        name
+        for name in ("loss", "gradient_norm", "learning_rate")
+        if (value := getattr(record, name)) is not None and not math.isfinite(value)
+    )
+    return msgspec.structs.replace(record, not_finite=lost, **dict.fromkeys(lost)) if lost else record
 
 
 def _tell(problem: str) -> None:

@@ -117,7 +117,7 @@ def train(run: Run, log: RunLog, stop: StopRequest | None = None, session: Sessi
     if training.manual_gc:
         gc.disable()
         gc.collect()
-    clock = StepClock(lambda _: None)
+    clock = StepClock()
     of_model = {"flops_per_step": run.flops, "peak_flops_per_second": run.peak.value}
     begins: Began | None = began({}, _facts(config), {}, 0, **of_model)
     try:

@@ -50,16 +50,12 @@ def shape_fields(document: Mapping[Any, Any]) -> tuple[str, dict[str, Any], list
 
     Raises MissingError.
     """
-    notes: list[str] = []
-    found = document
-    for inside in _INSIDE:
-        if isinstance(document.get(inside), Mapping):
-            found = document[inside]
-            notes.append("its language part alone")
-            break
+    inside = [document[name] for name in _INSIDE if isinstance(document.get(name), Mapping)]
+    found = inside[0] if inside else document
+    notes = ["its language part alone"] if inside or "vision_config" in document else []
     kind = str(found.get("model_type", ""))[:64]
     if kind not in GATED | PLAIN | EXPERTS:
-        named = f"the architecture {kind!r} is not known" if kind else "names no model_type"
+        named = f"has the model_type {kind!r}, which is not known" if kind else "names no model_type"
         raise MissingError(f"{named}; give the shape with --set layers=32 hidden=4096 …")
     window = windowed = None
     if found.get("sliding_window") and found.get("use_sliding_window", kind not in _WINDOW_OFF):
@@ -199,6 +195,6 @@ def whole_or_none(found: Mapping[Any, Any], *names: str) -> int | None:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**12:
-            raise MissingError(f"{name} is no whole number")
+            raise MissingError(f"has a {name} that is no whole number")
         return value or None
     return None

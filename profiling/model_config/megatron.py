@@ -54,7 +54,7 @@ def megatron_fields(found: Mapping[Any, Any]) -> tuple[str, dict[str, Any], list
     """
     found = {key: _read(value) for key, value in found.items()}
     if odd := [key for key in _UNKNOWN if found.get(key) not in (None, False)]:
-        raise MissingError(f"{odd[0]} is set: layers of that kind are not counted")
+        raise MissingError(f"sets {odd[0]}: layers of that kind are not counted")
     layers, hidden = whole(found, "num_layers"), whole(found, "hidden_size")
     heads = whole(found, "num_attention_heads")
     gated = bool(found.get("swiglu") or found.get("gated_linear_unit"))
@@ -119,7 +119,7 @@ def _routed_layers(found: Mapping[Any, Any], layers: int) -> int:
         frequency = _pattern(frequency)
     if isinstance(frequency, list):
         if len(frequency) != layers or any(entry not in (0, 1) for entry in frequency):
-            raise MissingError(f"moe_layer_freq does not list 0 or 1 for each of {layers:,} layers")
+            raise MissingError(f"has a moe_layer_freq without 0 or 1 for each of {layers:,} layers")
         return sum(frequency)
     return -(-layers // (frequency if isinstance(frequency, int) and frequency > 0 else 1))
 
@@ -130,7 +130,7 @@ def _pattern(text: str) -> list[int]:
     for term in text.strip().removeprefix("(").removesuffix(")").split("+"):
         match = _TERM.fullmatch(term.strip())
         if match is None or len(found) > 100_000:
-            raise MissingError("moe_layer_freq is neither a number nor a list of 0 and 1")
+            raise MissingError("has a moe_layer_freq that is neither a number nor a list of 0 and 1")
         found += [int(entry) for entry in match[1].split(",")] * int(match[2] or 1)
     return found
 

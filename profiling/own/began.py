@@ -14,12 +14,13 @@ from perfdoc.profiling.flops import check_shape, flops_per_token
 from perfdoc.profiling.gpus import peak_flops
 from perfdoc.profiling.logs import Began
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.profiling.model_config.hugging_face import is_hugging_face
+from perfdoc.profiling.model_config.hugging_face import MissingError, is_hugging_face
 from perfdoc.profiling.model_config.megatron import shape_fields
 from perfdoc.profiling.own.process import own_device, own_rank
 
 MAX_FACTS = 300
 _DIMENSIONS = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context"}
+_HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 
 def began(
@@ -32,7 +33,8 @@ def began(
     if device == "cuda" and (gpu := environment.own_gpu(0)) is not None:
         memory, peak = gpu.memory_bytes, peak_flops(gpu.name)
     if not known.get("flops_per_step"):
-        known["flops_per_token"], known["flops_unknown"] = flops_of_a_token(model or facts, length)
+        flops, said = flops_of_a_token(model or facts, length)
+        known |= {"flops_per_token": flops, "flops_notes" if flops else "flops_unknown": said}
     return Began(
         world_size=world_size,
         device=device,
@@ -45,21 +47,27 @@ def began(
 
 
 def flops_of_a_token(model: Mapping[str, Any], length: int) -> tuple[float | None, str]:
-    """Of training on a token of a sequence of a length, as `analyze` counts them; else why none are known."""
+    """Of training on a token of a sequence of a length, as `analyze` counts them, and what to know of them;
+    else why none are known."""
     if model.get("frozen"):  # the backward then does less than twice the forward
         return None, "some of the model's parameters are frozen"
     if not is_hugging_face(model) and "num_layers" not in model:
         return None, "nothing says the model"
+    named = model.get("architectures")
+    if named and not str(named[0] if isinstance(named, (list, tuple)) else named).endswith(_HEADS):
+        return None, f"the class {str(named)[:80]} is no language model with a vocabulary"
     try:
-        name, fields, _ = shape_fields(model)
+        name, fields, notes = shape_fields(model)
         length = length or int(model.get("seq_length") or 0)
         if length < 1 or "vocabulary" not in fields:
             return None, f"nothing says the {'vocabulary' if length else 'length of a sequence'}"
         shape = ModelShape(name=name, sequence_length=length, **fields)
         check_shape(msgspec.convert(msgspec.to_builtins(shape), ModelShape))
-        return float(flops_per_token(shape)), ""
-    except (ValueError, TypeError, ArithmeticError) as error:
-        return None, f"the model {str(error).partition(';')[0].rstrip('.')}"
+        return float(flops_per_token(shape)), "; ".join(notes)
+    except MissingError as error:
+        return None, f"the model's configuration {str(error).partition(';')[0]}"
+    except (ValueError, TypeError, ArithmeticError):
+        return None, "the model's configuration holds values that no model has"
 
 
 def job_command() -> tuple[str, ...]:

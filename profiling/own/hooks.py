@@ -123,9 +123,6 @@ class Backwards:
             importlib.import_module("torch.autograd").backward = original  # type: ignore[attr-defined]
 
 
-_HOLDER = "steps"
-
-
 class Collections:
     """Counts Python's garbage collections and their time."""
 
@@ -150,9 +147,8 @@ class Collections:
 class Hooks:
     """What is put into torch and Python for one recorder, and taken out again."""
 
-    def __init__(self, phases: Phases, on_batch: Callable[[object], object]) -> None:
-        """on_batch: is given each batch of a torch DataLoader."""
-        self._phases, self._on_batch = phases, on_batch
+    def __init__(self, phases: Phases) -> None:
+        self._phases = phases
         self._undo: list[Callable[[], object]] = []
         self._is_in_torch = False
         self._waits: tuple[Any, Any, Any] | None = None
@@ -167,8 +163,6 @@ class Hooks:
         if self._is_in_torch or "torch" not in sys.modules:
             return
         self._is_in_torch = True
-        mark_data_loading(_HOLDER, self._on_batch)
-        self._undo.append(functools.partial(unmark_data_loading, _HOLDER))
         backwards = Backwards(self)
         backwards.install()
         self._undo.append(backwards.uninstall)

@@ -40,11 +40,8 @@ class HuggingFaceCallback(Loop, TrainerCallback):  # type: ignore[misc]  # its l
                 return begun()
             return [*map(_parts_alone, begun()), _through_log(trainer)]
 
-        trained: Any = kwargs.get("model")
-        model = trained.config.to_dict() if hasattr(trained, "config") else {}
-        model["frozen"] = trained is not None and not all(p.requires_grad for p in trained.parameters())
         every = int(args.logging_steps) if args.logging_steps >= 1 else EVERY
-        backwards = Backwards(self)
+        backwards, model = Backwards(self), _said_of(kwargs.get("model"))
         self.begins(at_end=backwards.uninstall, facts=chosen, loggers=loggers, every=every, model=model)
         backwards.install()
 
@@ -94,6 +91,18 @@ class HuggingFaceCallback(Loop, TrainerCallback):  # type: ignore[misc]  # its l
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The checkpoint is written."""
         self.leaves()
+
+
+def _said_of(trained: Any) -> dict[str, Any]:
+    """What the configuration of a model says, by the model's own class: a configuration names that of the
+    checkpoint, which may have another head. Empty where it is none of Hugging Face's."""
+    trained = getattr(trained, "_orig_mod", trained)  # of a compiled one
+    try:
+        said = dict(trained.config.to_dict())
+        frozen = not all(parameter.requires_grad for parameter in trained.parameters())
+    except Exception:  # noqa: BLE001 - a model of the user's own, whose attributes may be anything
+        return {}
+    return {**said, "architectures": [type(trained).__name__], "frozen": frozen}
 
 
 def _trainer() -> Any:

@@ -1,14 +1,16 @@
 """A training loop that tells its callbacks where it is: the steps and phases that they mark."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from perfdoc.profiling import ranges
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.own import following
 from perfdoc.profiling.own.asked_window import window_of_steps
-from perfdoc.profiling.own.sinks import Sink, begun, chosen
+from perfdoc.profiling.own.sinks import Sink, begun, chosen, harmless
 from perfdoc.profiling.own.telemetry import EVERY, Telemetry
 
 
@@ -17,6 +19,13 @@ class Loop:
 
     data_between = False
     """Whether batches are loaded between the steps."""
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        """What a trainer calls, `on_…`, ends no training: a failure is told, once."""
+        super().__init_subclass__(**named)
+        for name, method in [*vars(cls).items()]:
+            if name.startswith("on_"):
+                setattr(cls, name, _unfailing(method))
 
     def __init__(
         self,
@@ -66,11 +75,12 @@ class Loop:
             if self._record is not None:
                 from perfdoc.profiling.own.recording import record
 
-                recorder = record(self._record, facts=facts)
+                recorder = record(self._record)
+                recorder.facts = {**recorder.facts, **(facts or {})}
             if recorder is not None:
                 services = recorder.shown.services if self._services is None else self._services
                 shown = Telemetry(services=services, of_framework=loggers, every=every, window=self._folder)
-                recorder.model = model or recorder.model
+                recorder.model = model or {}
                 recorder.begin(data_between=self.data_between, shown=shown)
         except CaptureError as error:
             following.warn(str(error))  # training goes on
@@ -131,6 +141,11 @@ class Loop:
         opened, self._beside = self._beside, None
         if opened is not None:
             opened()
+
+
+def _unfailing(method: Callable[..., None]) -> Callable[..., None]:
+    safe = harmless(method.__name__)
+    return functools.wraps(method)(lambda *args, **named: safe(functools.partial(method, *args, **named)))
 
 
 _running: Loop | None = None

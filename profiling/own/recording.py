@@ -10,9 +10,10 @@ import atexit
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +23,7 @@ from perfdoc.profiling import ranges
 from perfdoc.profiling.logs import Began, StepRecord
 from perfdoc.profiling.own import active
 from perfdoc.profiling.own.began import began, megatron_arguments, megatron_tokens, tokens_of
-from perfdoc.profiling.own.hooks import Hooks
+from perfdoc.profiling.own.hooks import Hooks, mark_data_loading, unmark_data_loading
 from perfdoc.profiling.own.phases import Parts, Phases
 from perfdoc.profiling.own.process import own_device, own_rank
 from perfdoc.profiling.own.sinks import chosen
@@ -37,11 +38,10 @@ MAX_PENDING = 8
 class StepClock:
     """What a step of this process took, by its parts; made when training begins."""
 
-    def __init__(self, on_batch: Callable[[object], object]) -> None:
-        """on_batch: is given each batch of a torch DataLoader."""
+    def __init__(self) -> None:
         self.phases = Phases(cuda=own_device() == "cuda")
         self.phases.listen()
-        self._hooks = Hooks(self.phases, on_batch)
+        self._hooks = Hooks(self.phases)
         self._hooks.install()
         self._cpu_ns = 0
         self._is_first = True
@@ -102,7 +102,7 @@ class Recorder:
         shown: Telemetry | None = None,
         flops: float | None = None,
     ) -> None:
-        self._run, self._role, self._facts, self._flops = run, role, facts, flops
+        self._run, self._role, self.facts, self._flops = run, role, facts, flops
         self.shown = shown or Telemetry(services=())
         self._log: StepLog | None = None
         self._clock: StepClock | None = None
@@ -123,6 +123,8 @@ class Recorder:
         shown: where the steps of the training that begins are shown; None: as those before.
         """
         self._data_between, self._with_between = data_between, False
+        self._steps = self._length = 0  # another model, it may be
+        mark_data_loading("steps", self.saw)  # a trainer loads its first batch before its first step
         self._write_known(last=True)
         if shown is not None:
             self.shown = shown
@@ -130,13 +132,17 @@ class Recorder:
     def step_begins(self, number: int) -> None:
         """A step begins."""
         if self._clock is None:
-            self._clock, self.model = StepClock(self.saw), self.model or megatron_arguments()
+            self._clock = StepClock()
             try:
                 self._log = StepLog(self._run.steps_path(own_rank()[0]))
                 (self._run.path / ENDED).unlink(missing_ok=True)
             except OSError as error:
                 said = f"{error.filename}: cannot be written: {error.strerror}; no steps are recorded"
                 sys.stderr.write(f"perfdoc: {said}\n")
+        if not self._steps:
+            self.model = self.model or megatron_arguments()
+        mark_data_loading("steps", self.saw)  # torch may have come since
+        _exit_codes.clear()  # whoever called it goes on
         if self.shown.begins(self._run.path):
             atexit.register(stop)  # what a service puts there meanwhile comes after it
         self._number, self._start_ns, self._loss = number, time.time_ns(), None
@@ -174,17 +180,19 @@ class Recorder:
 
     def saw(self, batch: object) -> None:
         """A batch was loaded: its tokens, where it looks like one of tokens."""
-        tokens, length = tokens_of(batch)
-        self.tokens, self._length = self.tokens + tokens, max(self._length, length)
+        with contextlib.suppress(Exception):  # of the user's own, it may be, with any attributes
+            tokens, length = tokens_of(batch)
+            self.tokens, self._length = self.tokens + tokens, max(self._length, length)
 
     def _began(self) -> Began:
         role = {**(self._clock.role() if self._clock else {}), **self._role}
-        return began(role, self._facts, self.model, self._length, flops_per_step=self._flops)
+        return began(role, self.facts, self.model, self._length, flops_per_step=self._flops)
 
     def close(self) -> None:
         """No step follows; safe to repeat."""
         self._write_known(last=True)
         self.shown.ends()
+        unmark_data_loading("steps")
         if self._clock is not None:
             self._clock.close()
             self._clock = None
@@ -273,6 +281,7 @@ def record(
         shown = Telemetry(services=chosen(log))
         run = RunDirectory.join(Path(folder))
         active.current = Recorder(run, role=role or {}, facts=facts or {}, shown=shown, flops=flops_per_step)
+        active.current.begin()
         atexit.register(stop)
         sys.exit = _exits
     return active.current
@@ -283,7 +292,8 @@ _exit, _exit_codes = sys.exit, list[Any]()
 
 
 def _exits(code: Any = None) -> NoReturn:
-    _exit_codes.append(code)
+    if threading.current_thread() is threading.main_thread():  # else it ends a thread
+        _exit_codes.append(code)
     _exit(code)
 
 

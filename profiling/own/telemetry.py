@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from perfdoc.profiling.ledgers import Ledgers
-from perfdoc.profiling.logs import Began, StepRecord
+from perfdoc.profiling.logs import Began, StepRecord, job_tokens
 from perfdoc.profiling.nsys.command import is_attached
 from perfdoc.profiling.own.process import own_rank
 from perfdoc.profiling.own.sinks import Said, Sink, begun, harmless, opened
@@ -77,7 +77,6 @@ class Telemetry:
         self._run, self._judged_s = run, time.monotonic()
         rank, self._world_size = own_rank()
         self._leads, self._sinks = rank == 0, []
-        self._replicas = 1 if self._world_size == 1 else 0
         self._safe(self._open)
         return True
 
@@ -94,8 +93,6 @@ class Telemetry:
         self._step = row.step
         if row.began is not None:
             self._began = row.began
-            if row.began.role.keys() == {"dp"}:
-                self._replicas = self._world_size
             return  # it loads and compiles
         self._rows.append(row)
         if len(self._rows) >= self.every:
@@ -124,9 +121,9 @@ class Telemetry:
 
         last, step_s = rows[-1], mean("duration_ns", 1e-9) or 0.0
         tokens, own_tokens = mean("tokens"), mean("rank_tokens")
-        if tokens is None and own_tokens is not None and self._replicas:
-            tokens = own_tokens * self._replicas
         began, share = self._began, 0.0
+        if tokens is None and own_tokens is not None:
+            tokens = job_tokens([own_tokens], [began.role if began else {}], self._world_size)
         if began is not None and began.peak_flops_per_second:
             flops = began.flops_per_step or (began.flops_per_token or 0.0) * (tokens or 0.0)
             share = flops / step_s / self._world_size / began.peak_flops_per_second

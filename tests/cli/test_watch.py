@@ -6,15 +6,17 @@ import importlib.util
 import json
 import shlex
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from perfdoc.profiling.logs import Began, StepRecord
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.step_log import StepLog
 from perfdoc.watch.follow import FollowedRun
-from perfdoc.watch.series import job_series
+from perfdoc.watch.series import RankRows, job_series
 from perfdoc.watch.verdict import watched
 from tests.command import perfdoc
 from tests.watch.jobs import Job, rank_rows
@@ -132,10 +134,20 @@ def test_a_cut_that_leaves_json_is_told(
             None,
             "MFU is unknown: nothing says the model",
         ),
+        (
+            {"flops_per_token": 1e9, "peak_flops_per_second": 1e12, "flops_notes": "its language part alone"},
+            0.4,
+            "MFU: its language part alone",
+        ),
+        (
+            {"flops_per_token": 1e9, "peak_flops_per_second": 1e12, "world_size": 0},
+            None,
+            "MFU is unknown: no",
+        ),
         ({"flops_per_step": 4e10}, None, "MFU is unknown: no peak is listed for its GPU; record("),
         ({"flops_per_step": 4e12, "peak_flops_per_second": 1e12}, None, "MFU is unknown: 2,000 %, so the"),
     ],
-    ids=["token", "step", "model", "peak", "beyond"],
+    ids=["token", "step", "model", "peak", "beyond", "part", "nobody"],
 )
 def test_mfu_by_what_a_process_says_of_its_model(
     tmp_path: Path, known: dict[str, object], mfu: float | None, note: str
@@ -152,6 +164,57 @@ def test_mfu_by_what_a_process_says_of_its_model(
     assert found.mfu_frac == pytest.approx(mfu)
     said = [n for n in found.notes if "MFU" in n]
     assert ("".join(said)[: len(note)], len(said)) == (note, bool(note))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "roles", "mfu"),
+    [
+        ([0, 1, 2, 3], [{"dp": rank} for rank in range(4)], 0.4),
+        ([2], [{"dp": rank} for rank in range(4)], 0.4),  # the others train on as many
+        ([0, 1, 2, 3], [{"dp": rank, "tp": 0, "pp": 0} for rank in range(4)], 0.4),
+        ([0], [{"dp": rank, "tp": 0, "pp": 0} for rank in range(4)], None),  # what the others do is not known
+        ([0, 1, 2, 3], [{"dp": rank // 2, "tp": rank % 2} for rank in range(4)], None),
+        ([0, 1, 2, 3], [{"dp": rank // 2} for rank in range(4)], None),
+        ([0, 1, 2, 3], [{}] * 4, None),
+        ([0], [{}] * 4, None),
+    ],
+)
+def test_mfu_only_where_the_tokens_of_all_ranks_are_certain(
+    tmp_path: Path, recorded: list[int], roles: list[dict[str, int]], mfu: float | None
+) -> None:
+    """Four ranks, 100 ms a step, 40 tokens each, a GFLOP a token: each computes 400 GFLOP/s."""
+    run = RunDirectory.join(tmp_path)
+    for rank, rows in enumerate(Job(ranks=4, steps=60).rows()):
+        known = {"flops_per_token": 1e9, "peak_flops_per_second": 1e12, "role": roles[rank]}
+        if rank in recorded:
+            with closing(StepLog(run.steps_path(rank))) as log:
+                for row in rows:
+                    began = row.began and msgspec.structs.replace(row.began, **known)
+                    log.write(
+                        msgspec.structs.replace(
+                            row, duration_ns=10**8, rank_tokens=40, began=began, tokens=None
+                        )
+                    )
+    assert FollowedRun(tmp_path).look().mfu_frac == pytest.approx(mfu)
+
+
+def test_steps_that_a_restart_writes_again_are_not_gone() -> None:
+    """Of 0 to 49 and 60 to 99 ten are gone, until a process that begins at 40 writes all of them."""
+    rows, began = RankRows(), Began(world_size=1, device="cpu")
+
+    def add(first: int, end: int, began: Began | None = None) -> None:
+        for step in range(first, end):
+            row = StepRecord(step=step, start_ns=0, duration_ns=1000, began=began if step == first else None)
+            rows.add(row)
+
+    add(0, 50, began)
+    add(60, 100)
+    assert rows.missing() == 10
+    add(40, 100, began)
+    assert rows.step.tolist() == list(range(100))
+    assert rows.missing() == 0
+    add(105, 5_000)  # the oldest go
+    assert rows.missing() in (0, 5)
 
 
 def test_steps_that_are_counted_by_tens_are_not_gone(tmp_path: Path) -> None:

@@ -270,12 +270,12 @@ def test_the_jobs_file_does_not_add_to_the_models(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "word"),
     [
-        ({"model_type": "mamba2", "hidden_size": 4}, "'mamba2' is not known"),
+        ({"model_type": "mamba2", "hidden_size": 4}, "'mamba2', which is not known"),
         ({"architectures": ["LlamaForCausalLM"]}, "model_type"),
         ({**LLAMA_8B, "hidden_size": None}, "does not say hidden_size"),
         ({k: v for k, v in LLAMA_8B.items() if k != "intermediate_size"}, "intermediate_size"),
-        ({**LLAMA_8B, "hidden_size": "4096"}, "hidden_size is no whole number"),
-        ({**LLAMA_8B, "num_hidden_layers": True}, "num_hidden_layers is no whole number"),
+        ({**LLAMA_8B, "hidden_size": "4096"}, "hidden_size that is no whole number"),
+        ({**LLAMA_8B, "num_hidden_layers": True}, "num_hidden_layers that is no whole number"),
         ({**LLAMA_8B, "num_attention_heads": 10**13}, "no whole number"),
         ({**LLAMA_8B, "num_attention_heads": 5000}, "head_dim"),
         ({**DEEPSEEK_V3, "v_head_dim": None}, "v_head_dim"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from perfdoc.profiling.logs import LineWriter
 from perfdoc.profiling.run_directory import ENDED, RunDirectory
+from perfdoc.watch.findings import of_a_hang
 from perfdoc.watch.follow import FollowedRun
 from tests.watch.jobs import Job
 
@@ -67,3 +70,26 @@ def test_a_file_that_is_being_written_is_no_hang(tmp_path: Path) -> None:
     followed = written(tmp_path, quiet_s=600)
     os.utime(tmp_path / "steps" / "rank3.jsonl")
     assert followed.look().state == "fine"
+
+
+def test_a_full_disk_is_said_before_a_hang() -> None:
+    said = {full: of_a_hang(600 * S, STEP_NS, 59, [], full).said for full in (False, True)}
+    assert "memory" in said[True]
+    assert "memory" not in said[False]
+    assert said[True].endswith(said[False].partition(": ")[2])
+
+
+def test_the_disk_of_a_run_is_looked_at(tmp_path: Path) -> None:
+    """A file system of 1 MB of its own, which only root can make."""
+    if shutil.which("mount") is None or os.geteuid() != 0:
+        pytest.skip("mounts nothing")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounts nothing")
+    try:
+        (finding,) = written(disk, quiet_s=600).look().findings
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert "disk of the run directory is full" in finding.said

@@ -153,12 +153,14 @@ def of_silent_ranks(series: JobSeries) -> list[Finding]:
     return [Finding(cause="silent_rank", ranks=list(series.silent), said=said, action=action)]
 
 
-def of_a_hang(quiet_ns: int, step_ns: int, newest: int, behind: Sequence[int]) -> Finding:
-    """No rank writes any more. behind: ranks that did not end the newest step, if others did."""
+def of_a_hang(quiet_ns: int, step_ns: int, newest: int, behind: Sequence[int], is_full: bool) -> Finding:
+    """No rank writes any more. behind: ranks that did not end the newest step, if others did. is_full: the
+    disk has no room, so that rows may wait in memory."""
     steps = figures.plural(quiet_ns // step_ns, "step")
     within = f"; {_who(behind, None)} did not end step {newest:,}" if behind else ""
+    full = "the disk of the run directory is full, so that rows may wait in memory; else " if is_full else ""
     said = (
-        f"No rank wrote a step for {figures.duration(quiet_ns)}, as long as {steps}{within}: "
+        f"No rank wrote a step for {figures.duration(quiet_ns)}, as long as {steps}{within}: {full}"
         "the job hangs, does something else for longer than before, or was killed."
     )
     return Finding(cause="hang", onset_step=newest, ranks=list(behind), said=said, action=_ACTIONS["hang"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -135,7 +136,8 @@ class FollowedRun:
         last = {rank: int(rows.step[-1]) for rank, rows in self._rows.items() if len(rows.step)}
         newest = max(last.values())
         behind = sorted(rank for rank, step in last.items() if step < newest)
-        return [of_a_hang(quiet, step_ns, newest, behind if 2 * len(behind) <= len(last) else [])]
+        is_full = shutil.disk_usage(self._run.path / "steps").free < MAX_LINE_BYTES
+        return [of_a_hang(quiet, step_ns, newest, behind if 2 * len(behind) <= len(last) else [], is_full)]
 
     def _judge(self) -> Watched:
         manifest, series = self._manifest(), self.series()
@@ -148,8 +150,7 @@ class FollowedRun:
         lost = []
         if self.unreadable:
             lost.append(f"{figures.plural(self.unreadable, 'line')} of the records cannot be read")
-        # Where most numbers are left out, the loop counts in larger steps.
-        gaps = sum(rows.missing for rows in self._rows.values() if 10 * rows.gaps < len(rows.step))
+        gaps = sum(rows.missing() for rows in self._rows.values())
         if gaps:
             lost.append(f"{figures.plural(gaps, 'row')} between the first and the last of a rank are gone")
         found = replace(found, notes=[*found.notes, *lost])
@@ -161,11 +162,14 @@ class FollowedRun:
 def _with_mfu(found: Watched, began: Began, step_s: float) -> Watched:
     """By what a process says of its model; else what is not known, where its device has a peak."""
     flops = began.flops_per_step or (began.flops_per_token or 0) * (found.tokens_per_s or 0) * step_s
-    share, notes = mfu(flops / step_s / began.world_size if flops else None, began.peak_flops_per_second)
+    of_each = flops / step_s / max(began.world_size, 1) if flops else None
+    share, notes = mfu(of_each, began.peak_flops_per_second)
     if share is None and not notes and began.device == "cuda":
-        why = began.flops_unknown or "nothing says the tokens of a step"
+        why = began.flops_unknown or "nothing says the tokens of all ranks, as record(role=…) may"
         why = "no peak is listed for its GPU" if flops else why
         notes = (f"MFU is unknown: {why}; record(flops_per_step=…) gives it",)
+    elif share is not None and began.flops_notes:
+        notes = (f"MFU: {began.flops_notes}",)
     return replace(found, mfu_frac=share, notes=[*found.notes, *notes])
 
 

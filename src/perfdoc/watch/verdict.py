@@ -24,6 +24,7 @@ from perfdoc.analyzers.steps.levels import (
     without_stalls,
 )
 from perfdoc.analyzers.steps.slower import Sample, change_between
+from perfdoc.profiling.logs import job_tokens
 from perfdoc.results import figures
 from perfdoc.watch.causes import EXPLAINS_FRAC, holds_more, reason_of_change, standing
 from perfdoc.watch.findings import finding, of_memory, of_silent_ranks
@@ -189,8 +190,9 @@ def _price(part: JobSeries, times: F64, change: Slower, name: str, work: JobSeri
 def _tokens_per_s(part: JobSeries, level_ns: float) -> float | None:
     if part.has("tokens"):
         tokens = float(np.nanmedian(part.values["tokens"][:, -_NOW:]))
-    elif part.has("rank_tokens") and not any(role.get(n) for role in part.roles for n in ("tp", "pp", "cp")):
-        tokens = float(part.values["rank_tokens"][:, -_NOW:].mean(axis=1).sum())
+    elif part.has("rank_tokens") and part.began is not None:
+        own = part.values["rank_tokens"][:, -_NOW:].mean(axis=1)
+        tokens = job_tokens(own.tolist(), part.roles, part.began.world_size) or 0.0
     else:
         return None
     return tokens / level_ns * 1e9 if tokens > 0 else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import mmap
 import os
 import resource
@@ -175,6 +176,30 @@ for number in steps(range(5)):
     assert len(list(read_steps(tmp_path / "steps" / "rank0.jsonl"))) == 5
 
 
+@pytest.mark.parametrize(
+    ("during", "ended"),
+    [
+        ("with suppress(SystemExit): sys.exit(2)", True),
+        ("thread = Thread(target=sys.exit, args=(2,)); thread.start(); thread.join()", True),
+        ("os._exit(0)", False),
+    ],
+    ids=["caught", "thread", "at once"],
+)
+def test_a_word_of_exit_that_ends_no_program_is_none(tmp_path: Path, during: str, ended: bool) -> None:
+    program = f"""
+import os, sys
+from contextlib import suppress
+from threading import Thread
+from perfdoc.profiling import record, steps
+record({str(tmp_path)!r}, log=())
+for number in steps(range(5)):
+    if number == 2:
+        {during}
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    assert (tmp_path / ENDED).exists() == ended
+
+
 def run_of_two(program: str, folder: Path) -> None:
     processes = [
         subprocess.Popen(
@@ -250,6 +275,21 @@ def full(path: Path, room: int = 10) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_loss_that_is_no_number_is_one_in_a_mean(tmp_path: Path) -> None:
+    """100 steps have room; of 50 more the last 30 have no loss that is a number."""
+    path = tmp_path / "rank0.jsonl"
+    log = StepLog(path)
+    for step in range(100):
+        log.keep(row(step, loss=1.0))
+    with full(path, 0):
+        for step in range(100, 150):
+            log.keep(row(step, loss=math.nan if step >= 120 else 1.0))
+        log.close()
+    said = {(r.loss, r.not_finite) for r in read_steps(path) if r.step >= 130}
+    assert said == {(None, ("loss",))}
+    assert {r.loss for r in read_steps(path) if r.step < 112} == {1.0}
 
 
 @pytest.mark.parametrize("room", [0, 10, 500])
@@ -360,12 +400,36 @@ MEGATRON = {
         (MEGATRON, 0, 1536, ""),
         (TINY, 0, None, "nothing says the length of a sequence"),
         ({**MEGATRON, "padded_vocab_size": None}, 8, None, "nothing says the vocabulary"),
-        ({**TINY, "model_type": "resnet"}, 8, None, "the model the architecture 'resnet' is not known"),
+        (
+            {**TINY, "model_type": "resnet"},
+            8,
+            None,
+            "the model's configuration has the model_type 'resnet', which is not",
+        ),
         ({**TINY, "frozen": True}, 8, None, "some of the model's parameters are frozen"),
-        ({**TINY, "hidden_size": 10**12, "num_attention_heads": 10**12}, 10**300, None, "the model "),
+        (
+            {**TINY, "hidden_size": 10**12, "num_attention_heads": 10**12},
+            10**300,
+            None,
+            "the model's configuration holds",
+        ),
+        (
+            {**TINY, "head_dim": 2.5},
+            8,
+            None,
+            "the model's configuration has a head_dim that is no whole number",
+        ),
+        ({**MEGATRON, "seq_length": "abc"}, 0, None, "the model's configuration holds values that no model"),
+        ({**MEGATRON, "hybrid_override_pattern": "M*"}, 8, None, "the model's configuration sets hybrid_"),
+        ({**TINY, "architectures": ["LlamaForCausalLM"]}, 8, 1536, ""),
+        ({**TINY, "architectures": ["LlamaForTokenClassification"]}, 8, None, "the class ['LlamaForTokenCl"),
+        ({**TINY, "architectures": "LlamaModel"}, 8, None, "the class LlamaModel is no language model"),
+        ({"text_config": TINY, "vision_config": {}}, 8, 1536, "its language part alone"),
+        ({**TINY, "vision_config": {}}, 8, 1536, "its language part alone"),
+        ({**TINY, "sliding_window": 4}, 8, 1536, "sliding windows counted as whole attention"),
         ({"micro_batch": 4}, 8, None, "nothing says the model"),
     ],
-    ids=["hugging", "megatron", "length", "vocabulary", "unknown", "frozen", "hostile", "none"],
+    ids=["hugging", "megatron", "length", "vocabulary", "unknown", "frozen", "hostile", *"abcdefghi", "none"],
 )
 def test_flops_of_a_token_by_what_says_the_model(
     model: dict[str, object], length: int, flops: float | None, why: str
