@@ -175,6 +175,7 @@ def test_mfu_by_what_a_process_says_of_its_model(
         ([0], [{"dp": rank, "tp": 0, "pp": 0} for rank in range(4)], None),  # what the others do is not known
         ([0, 1, 2, 3], [{"dp": rank // 2, "tp": rank % 2} for rank in range(4)], None),
         ([0, 1, 2, 3], [{"dp": rank // 2} for rank in range(4)], None),
+        ([0, 1, 2, 3], [{}, {"dp": 1}, {"dp": 2}, {"dp": 3}], None),
         ([0, 1, 2, 3], [{}] * 4, None),
         ([0], [{}] * 4, None),
     ],

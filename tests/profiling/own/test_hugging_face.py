@@ -111,9 +111,10 @@ def test_each_training_of_a_process_says_its_own_model(
     attention, causal, so that 6 x 4·4 are gone."""
     trains(callback, model_of(said_by()), loader(8, 8))
     trains(callback, model_of(said_by(vocab_size=32)), loader(8, 4))
+    trains(callback, SimpleNamespace(_orig_mod=model_of(said_by())), loader(8, 8))
     trains(callback, model_of(None), loader(8, 4))
     told = [(r.began.flops_per_token, r.began.flops_unknown) for r in rows_of(tmp_path) if r.began]
-    assert told == [(1536, ""), (1536 + 6 * 64 - 6 * 16, ""), (None, "nothing says the model")]
+    assert told == [(1536, ""), (1536 + 6 * 64 - 6 * 16, ""), (1536, ""), (None, "nothing says the model")]
 
 
 def test_the_head_is_that_of_the_model_and_not_of_its_checkpoint(

@@ -180,7 +180,7 @@ for number in steps(range(5)):
     ("during", "ended"),
     [
         ("with suppress(SystemExit): sys.exit(2)", True),
-        ("thread = Thread(target=sys.exit, args=(2,)); thread.start(); thread.join()", True),
+        ("Thread(target=lambda: (sleep(0.5), sys.exit(2))).start()", True),  # when no step follows
         ("os._exit(0)", False),
     ],
     ids=["caught", "thread", "at once"],
@@ -190,11 +190,13 @@ def test_a_word_of_exit_that_ends_no_program_is_none(tmp_path: Path, during: str
 import os, sys
 from contextlib import suppress
 from threading import Thread
+from time import sleep
 from perfdoc.profiling import record, steps
 record({str(tmp_path)!r}, log=())
 for number in steps(range(5)):
     if number == 2:
         {during}
+sleep(1)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
     assert (tmp_path / ENDED).exists() == ended
