@@ -62,8 +62,9 @@ def evaluate(
     """One rule; None where it holds, does not apply or cannot be decided."""
     if constraint.dialects and configuration.dialect not in constraint.dialects:
         return None
-    for dialect, last in constraint.until:
-        if dialect == configuration.dialect and numbers(configuration.version) > numbers(last):
+    for dialect, version in constraint.until:
+        last = numbers(version)
+        if dialect == configuration.dialect and numbers(configuration.version)[: len(last)] > last:
             return None
     view = View(configuration, assume_defaults=assume_defaults)
     try:

@@ -47,7 +47,7 @@ class Constraint:
     along: bool = False
     """Whoever advises the subject advises the mending with it, whatever was set before."""
     until: tuple[tuple[Dialect, str], ...] = ()
-    """The last version of a framework that was seen to have it; all of one that is not there."""
+    """The last version of a framework that was seen to have it; perhaps all of one that is not there."""
     dialects: tuple[Dialect, ...] = ()
     """Where it holds; everywhere if empty."""
     knobs: frozenset[str]

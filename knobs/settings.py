@@ -271,7 +271,7 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
         reason = f"within {other.title}" if entries else f"{other.title}, which is not checked"
     else:
         entries = tuple(as_known(entries, program, shown_by))
-        detected, reason = (dialect, "--dialect") if dialect is not None else dialect_of(entries, program)
+        detected, reason = (dialect, "--dialect") if dialect else dialect_of(entries, program, text)
     if manifest:
         entries = tuple(of_manifest(entries))
     settings = tuple(settings_of([*with_engine(entries)] if detected == "verl" else entries, detected))
@@ -289,7 +289,7 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
         dialect=detected,
         reason=reason,
         defaults_of=defaults_of,
-        version=version_in(entries, defaults_of)[0],
+        version=version_in(entries, defaults_of, text)[0],
         manifest=whole,
         complete=whole or (defaults_of == "megatron_lm" and flags and not more),
     )

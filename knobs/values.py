@@ -27,10 +27,7 @@ OFF = _FALSE | _NULL
 """Words, in small letters, of a switch that is off or not set."""
 _DTYPES = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 _DIGITS = re.compile(r"[-+]?\d[\d_]*")
-_SET_AT_START = {
-    "nproc_per_node": re.compile(r"auto|gpu|cpu|xpu"),
-    "nnodes": re.compile(r"\d{1,9}:\d{1,9}"),
-}
+_SET_AT_START = {"nproc_per_node": re.compile(r"auto|gpu|cpu|xpu"), "nnodes": re.compile(r"\d{1,9}:\d{1,9}")}
 """What torchrun takes besides a number, and makes one of on the machine."""
 _PATTERN = re.compile(r"['\"]?(?=[^0-9]{0,9}[0-9])[\[\]()*+,0-9 ]{1,2000}['\"]?")
 _PLACEHOLDER = re.compile(r"^<|<.*>|\$|\$?\{.*\}|^\?\?\?$|…|^\.\.\.$|^lambda |\(")

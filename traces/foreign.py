@@ -22,11 +22,7 @@ _SQLITE = "Export the report itself: nsys export --type sqlite REPORT.nsys-rep"
 _MAGIC = (
     (rb"PK\x03\x04", "is a zip archive.", _UNPACK),
     (rb".{257}ustar", "is a tar archive.", _UNPACK),
-    (
-        rb"BZh[1-9]1AY|\xfd7zXZ\0|\x28\xb5\x2f\xfd|7z\xbc\xaf|Rar!",
-        "is compressed, not with gzip.",
-        _UNPACK,
-    ),
+    (rb"BZh[1-9]1AY|\xfd7zXZ\0|\x28\xb5\x2f\xfd|7z\xbc\xaf|Rar!", "is compressed, not with gzip.", _UNPACK),
     (rb"version https://git-lfs", "is a pointer of Git LFS, and not the file.", "Fetch it: git lfs pull"),
     (rb"\s*<(?:!doctype|html|\?xml)", "is a web page.", "Download the file itself (its raw form)."),
     (rb"\xff\xfe|\xfe\xff", "is UTF-16 text.", "Write it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE"),

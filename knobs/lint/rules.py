@@ -59,11 +59,15 @@ def _finding(
     given = sorted(violation.read & chosen.keys(), key=lambda n: _told(n, violation))
     setting = chosen[given[0]] if given else next(iter(chosen.values()))
     code, severity = _CODES[constraint.kind]
+    until = dict(constraint.until)
+    newer = "" if configuration.version and configuration.dialect in until else until.get("megatron_core", "")
     if note:  # a command that is whole runs where its variables are, or they are in no file
         stops = configuration.complete and constraint.kind == "forbidden"
         severity = "warning" if stops and not (constraint.severity or constraint.gpu_decides) else "note"
     elif constraint.severity:
         severity = constraint.severity
+    elif newer:
+        severity = "note"
     elif constraint.gpu_decides or (constraint.kind == "inadvisable" and violation.assumed):
         severity = "note"  # it rests on what the user did not say
     dialect = configuration.dialect
@@ -79,7 +83,7 @@ def _finding(
         for n in telling[:_MOST_DEFAULTS]
         if len(telling) <= _MOST_DEFAULTS
     ]
-    message = violation.words
+    message = f"{violation.words} (up to megatron-core {newer})" if newer else violation.words
     if others or defaults:
         message += f" [{', '.join([f'{said(setting)}={_shown(setting)}', *others, *defaults])}]"
     written = [as_written(name, value, dialect) for name, value in constraint.fix]

@@ -108,10 +108,7 @@ def _owners(path: str) -> str:
 
 _BYTES = re.compile(r"\b(\d+\s*)?([KMG]i?B|bytes?)\b")
 _OVERWRITING: Mapping[tuple[str, str], str] = {
-    (
-        "megatron_bridge",
-        "comm_overlap",
-    ): "comm_overlap overwrites the values of ddp, optimizer and model",
+    ("megatron_bridge", "comm_overlap"): "comm_overlap overwrites the values of ddp, optimizer and model",
     (
         "megatron_bridge",
         "mixed_precision",

@@ -7,10 +7,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from perfdoc.knobs.flags import version_of
-from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
+from perfdoc.knobs.knob import DIALECT_TITLES, PYTORCHS, Dialect
 from perfdoc.knobs.naming.meaning import meaning, names_of
 from perfdoc.knobs.naming.places import PERFDOC_SECTIONS, placed
-from perfdoc.knobs.naming.versions import version_shown
+from perfdoc.knobs.naming.versions import core_pinned, version_shown
 from perfdoc.knobs.reading.entry import Entry
 from perfdoc.knobs.values import OPAQUE, Raw
 
@@ -32,21 +32,13 @@ def of_manifest(entries: Sequence[Entry]) -> Iterator[Entry]:
             yield replace(entry, name=entry.name.removeprefix(_CONFIG).removesuffix(_VALUE))
 
 
-_OF_PATHS: tuple[Dialect, ...] = (
-    *("megatron_bridge", "nemo", "verl", "megatron_core"),
-    *("torchtitan", "deepspeed", "accelerate"),
-)
+_OF_PATHS: tuple[Dialect, ...] = ("megatron_bridge", "nemo", "verl", "megatron_core", *PYTORCHS)
 _ANYBODYS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "torchtitan": frozenset(
             {
-                *(
-                    "training.batch_size",
-                    "training.compile",
-                    "training.seq_len",
-                    "training.global_batch_size",
-                ),
-                *("optimizer.implementation", "compile.enable", "model.converters"),
+                *("training.batch_size", "training.compile", "training.seq_len", "compile.enable"),
+                *("training.global_batch_size", "optimizer.implementation", "model.converters"),
                 *("profiling.enable_profiling", "profiling.profile_freq"),
             }
         ),
@@ -80,7 +72,7 @@ def is_megatron_command(entries: Sequence[Entry]) -> bool:
     return len(known - LAUNCHER) >= _ENOUGH_FLAGS
 
 
-def dialect_of(entries: Sequence[Entry], program: Dialect | None = None) -> tuple[Dialect | None, str]:
+def dialect_of(entries: Sequence[Entry], program: Dialect | None, text: str) -> tuple[Dialect | None, str]:
     """The dialect, or None, with the reason. A tie is not broken: the user has to say. `program`: whose the
     programs are that the file runs or imports, which holds where it has any of the names."""
     paths = [e for e in entries if e.form == "path"]
@@ -99,12 +91,12 @@ def dialect_of(entries: Sequence[Entry], program: Dialect | None = None) -> tupl
         first = [d for d, s in scores.items() if s == best]
         first = [d for d in first if _shown_by(paths, d)]
         if len(first) == 1:
-            return first[0], f"{round(best)} of its names{_version(paths, first[0])}"
+            return first[0], f"{round(best)} of its names{_version(paths, first[0], text)}"
         if not first:
             return None, "names that programs of any kind have"
         return None, " or ".join(DIALECT_TITLES[d] for d in first)
     if is_megatron_command(entries):
-        return "megatron_lm", f"its flags{_version(entries, 'megatron_lm')}"
+        return "megatron_lm", f"its flags{_version(entries, 'megatron_lm', text)}"
     if paths and any(meaning(e, None).how in ("bare", "former") for e in paths):
         return None, "names without a place"
     if any(e.form == "env" and meaning(e, None).how != "unknown" for e in entries):
@@ -112,15 +104,17 @@ def dialect_of(entries: Sequence[Entry], program: Dialect | None = None) -> tupl
     return None, "nothing in it is known"
 
 
-def version_in(entries: Sequence[Entry], dialect: Dialect | None) -> tuple[str, str]:
-    """(the version of its framework that a file is for, the name that shows it, empty if it is assumed)."""
+def version_in(entries: Sequence[Entry], dialect: Dialect | None, text: str) -> tuple[str, str]:
+    """(the version of its framework that a file is for, what shows it, empty if it is assumed)."""
+    if dialect in ("megatron_core", "megatron_lm") and (pinned := core_pinned(text))[0]:
+        return pinned
     if dialect == "megatron_lm":
         return version_of(e.name for e in entries if e.form == "flag")
     return version_shown(dialect or "", {meaning(e, dialect).path for e in entries if e.form == "path"})
 
 
-def _version(entries: Sequence[Entry], dialect: Dialect) -> str:
-    version, shown_by = version_in(entries, dialect)
+def _version(entries: Sequence[Entry], dialect: Dialect, text: str) -> str:
+    version, shown_by = version_in(entries, dialect, text)
     return f"; {version}, {f'by {shown_by}' if shown_by else 'assumed'}" if version else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from functools import cache
@@ -29,6 +30,18 @@ def versions() -> Mapping[str, Versions]:
     """Dialect → what is known of its versions."""
     rows = table("versions").items()
     return {dialect: Versions(**{**row, "versions": tuple(row["versions"])}) for dialect, row in rows}
+
+
+_PIN = re.compile(
+    r"(?mi)^[^#\n]*?((?:megatron[-_]core(?:\[[^]\n]{0,80}\])? ?[=~]= ?v?|\bcore_[rv])(0\.\d+(?:\.\d+)?))"
+)
+"""An installation of megatron-core, or a tag or branch of Megatron-LM."""
+
+
+def core_pinned(text: str) -> tuple[str, str]:
+    """(megatron-core's version that a text installs or checks out, its words); empty where it has several."""
+    found = {version: words for words, version in _PIN.findall(text)}
+    return next(iter(found.items())) if len(found) == 1 else ("", "")
 
 
 def version_shown(dialect: str, paths: Collection[str]) -> tuple[str, str]:

@@ -58,3 +58,12 @@ def bounded(entries: Iterable[Entry]) -> Iterator[Entry]:
             raise NotAConfigurationError(f"holds more than {MAX_ENTRIES} settings. Give a configuration.")
         if len(entry.name) <= MAX_NAME:
             yield entry
+
+
+def whole(raw: Raw) -> Raw:
+    """What `int` makes of a number, which drops what stands behind the point."""
+    try:
+        number = int(float(str(raw)))
+    except (ValueError, OverflowError):
+        return OPAQUE
+    return OPAQUE if number.bit_length() > MAX_BITS else str(number)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from perfdoc.knobs.reading.entry import MAX_BITS, MAX_DEPTH, Entry, NotAConfigurationError, listed
+from perfdoc.knobs.reading.entry import MAX_BITS, MAX_DEPTH, Entry, NotAConfigurationError, listed, whole
 from perfdoc.knobs.reading.shell import shell_entries, starts_program, word_entries
 from perfdoc.knobs.values import OPAQUE, Raw
 
@@ -330,11 +330,12 @@ def _raw(node: ast.expr, known: _Constants) -> Raw:
     elif isinstance(node, (ast.List, ast.Tuple)):
         return listed([_raw(e, known) for e in node.elts])
     elif isinstance(node, ast.Call) and _dotted(node.func) in ("str", "int") and len(node.args) == 1:
-        return _raw(node.args[0], known)
+        raw = OPAQUE if node.keywords else _raw(node.args[0], known)
+        return raw if _dotted(node.func) == "str" else whole(raw)
     elif isinstance(node, ast.JoinedStr):
         parts = listed([_raw(part, known) for part in node.values])
         return "".join(parts) if isinstance(parts, tuple) else OPAQUE
-    elif isinstance(node, ast.FormattedValue):
+    elif isinstance(node, ast.FormattedValue) and node.format_spec is None and node.conversion < 0:
         return _raw(node.value, known)
     elif isinstance(node, ast.Attribute):
         dotted = _dotted(node)

@@ -150,14 +150,7 @@ def _owners(rows: _Rows, since: I64, start_ns: I64, end_ns: I64) -> list[str]:
         runs = (rows.start_ns[row] <= start_ns) & (rows.end_ns[row] >= end_ns)
         candidates.append(np.where(runs, row, -1))
     table = np.array(candidates)
-    key = np.array(
-        [
-            -rows.start_ns[table],
-            rows.end_ns[table],
-            since[table] <= start_ns,
-            table >= 0,
-        ]
-    )
+    key = np.array([-rows.start_ns[table], rows.end_ns[table], since[table] <= start_ns, table >= 0])
     best = np.lexsort(key, axis=0)[-1]
     found = table[best, np.arange(len(start_ns))]
     assert (found >= 0).all()

@@ -100,3 +100,15 @@ def test_of_a_hundred_wrong_names_98_are_told(made: object) -> None:
     missed = [(name, written) for name, written, told in tried if not told]
     assert len(tried) > (120 if made is slipped else 50)
     assert len(missed) <= 0.02 * len(tried), missed
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.sh", "export NCCL_PXN_DISABLE=1\n"),
+        ("x.sh", "export NCCL_NVB_DISABLE=1\n"),
+        ("x.py", "TransformerConfig(num_layers=8, hidden_size=4096, fp8='hybrid', fp8_param=True)\n"),
+    ],
+)
+def test_real_names_that_look_like_others(name: str, text: str) -> None:
+    assert [f.code for f in lint(text, name).findings if f.code == "PL101"] == []

@@ -12,7 +12,9 @@ from perfdoc.knobs.lint.text import lint
 from perfdoc.knobs.reading.arithmetic import computed
 from perfdoc.knobs.reading.entry import MAX_BYTES, NotAConfigurationError
 from perfdoc.knobs.reading.file import read_entries, read_text, syntax_of, takes_more
+from perfdoc.knobs.reading.python_text import python_entries
 from perfdoc.knobs.settings import MAX_SCOPES, read_configuration
+from perfdoc.knobs.values import OPAQUE
 
 SCRIPT = """#!/bin/bash
 export CUDA_DEVICE_MAX_CONNECTIONS=1   # for tensor parallelism
@@ -449,3 +451,31 @@ def test_a_command_that_is_shown_to_people_is_not_run(line: str, is_read: bool) 
     command = '"python pretrain_gpt.py --tensor-model-parallel-size 3 --num-layers 4 --bf16"'
     entries = read_entries(f"NAME = 1\n{line % command}\n", "x.py")
     assert ("--num-layers" in {e.name for e in entries}) == is_read
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("int(RATIO)", "4"),
+        ("int(-4.7)", "-4"),
+        ("int(4096.0)", "4096"),
+        ("int('12')", "12"),
+        ("int('0x10', 16)", None),
+        ("int('0x10', base=16)", None),
+        ("int(RATIO / 2)", None),
+        ("int(1e400)", None),
+        ("int('nan')", None),
+        ("int(None)", None),
+        ("str(4096)", "4096"),
+        ("f'{HIDDEN}'", "4096"),
+        ("f'{HIDDEN:,}'", None),
+        ("f'{HIDDEN:06d}'", None),
+        ("f'{HIDDEN!r}'", None),
+    ],
+)
+def test_a_number_that_a_program_cuts_or_formats(value: str, written: str | None) -> None:
+    text = f"RATIO = 4.7\nHIDDEN = 4096\nc = TransformerConfig(hidden_size={value})\n"
+    raw = next(e.raw for e in python_entries(text) if e.name.endswith("hidden_size"))
+    assert raw == (OPAQUE if written is None else written)
+    wrong = [f for f in lint(text, "x.py").findings if f.code == "PL201"]
+    assert bool(wrong) == (written == "-4")  # the only one that is below 1

@@ -280,9 +280,6 @@ CHANGES = (
         make=lambda _: without_waits(),
     ),
     Change(
-        key="fused_optimizer",
-        title="fuse the optimizer step",
-        rule="PD408",
-        make=lambda _: fused_optimizer(),
+        key="fused_optimizer", title="fuse the optimizer step", rule="PD408", make=lambda _: fused_optimizer()
     ),
 )

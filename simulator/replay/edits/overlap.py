@@ -209,11 +209,7 @@ def _if_present(rebuilt: Rebuilt, dimension: str, make: Callable[[], Edit]) -> E
 
 
 def _beside_compute(
-    dimension: Literal["dp", "tp", "cp", "ep"],
-    settings: str,
-    rule: str,
-    ways: Ways,
-    words: Mapping[str, str],
+    dimension: Literal["dp", "tp", "cp", "ep"], settings: str, rule: str, ways: Ways, words: Mapping[str, str]
 ) -> Change:
     make = partial(overlapped, dimension)
     return Change(
@@ -258,10 +254,6 @@ CHANGES = (
     ),
     _beside_compute("cp", "", "PD120", (), {}),
     _beside_compute(
-        "ep",
-        "overlap_moe_expert_parallel_comm",
-        "PD342",
-        ({"overlap_moe_expert_parallel_comm": True},),
-        {},
+        "ep", "overlap_moe_expert_parallel_comm", "PD342", ({"overlap_moe_expert_parallel_comm": True},), {}
     ),
 )
