@@ -28,6 +28,8 @@ class RunLog:
     def __init__(self, run: RunDirectory | None, rank: int) -> None:
         self._run, self.shown = run, Telemetry(services=())
         self._speaks = rank == 0
+        self._in_place = self._speaks and sys.stderr.isatty()
+        """On a terminal steps without a line of their own pass by on the last one."""
         self._steps = None if run is None else StepLog(run.steps_path(rank))
         self._evals: IO[str] | None = None
         self._first: tuple[int, float] | None = None
@@ -57,6 +59,9 @@ class RunLog:
                 f"step {record.step}/{last}  loss {loss}  grad norm {norm}  "
                 f"{record.duration_ns / 1e6:.0f} ms  {rate:,.0f} tokens/s{share}{left}"
             )
+        elif self._in_place:  # whoever writes next begins at the left
+            sys.stderr.write(f"\033[Kstep {record.step}/{last}\r")
+            sys.stderr.flush()
 
     def _left(self, step: int, last: int) -> str:
         """How long still, from all steps behind the first, evaluations and profiling included."""
@@ -77,7 +82,7 @@ class RunLog:
     def say(self, message: str) -> None:
         """Rank 0 only."""
         if self._speaks:
-            sys.stderr.write(message + "\n")
+            sys.stderr.write(("\033[K" if self._in_place else "") + message + "\n")
             sys.stderr.flush()
 
     def close(self) -> None:

@@ -92,6 +92,8 @@ def run(
 
             leave_ceilings(planned, say)
         say(as_typed(planned.command))
+        if sys.stderr.isatty():  # until the first step, whose line takes its place
+            sys.stderr.write("the ranks load PyTorch and megatron-core\r")
         ended = execute(planned, say, debug=debug)
     if ended.code:
         raise typer.Exit(ended.code)
