@@ -59,7 +59,7 @@ def run(
     """Train the reference model with profiling on, and analyse what it left."""
     with bar("checking the run"):
         from perfdoc.profiling.own.sinks import VARIABLE, chosen
-        from perfdoc.run.execution import execute, shared_cores
+        from perfdoc.run.execution import execute, leave_ceilings, shared_cores, show_report
         from perfdoc.run.prepare import RunError, as_typed, prepare, split_words
 
         with in_one_line(debug, RunError, ValueError):
@@ -88,8 +88,6 @@ def run(
             sys.stdout.write(as_typed(planned.command) + "\n")
             return
         if peak:
-            from perfdoc.run.execution import leave_ceilings
-
             leave_ceilings(planned, say)
         say(as_typed(planned.command))
         if sys.stderr.isatty():  # until the first step, whose line takes its place
@@ -101,8 +99,6 @@ def run(
     if ended.analyse:
         folder = planned.run.path
         analyze([str(folder)], output=folder / "report", options=CaptureOptions(), debug=debug)
-        from perfdoc.run.execution import show_report
-
         show_report(planned.run)
 
 
