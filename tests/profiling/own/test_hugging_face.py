@@ -125,3 +125,20 @@ def test_the_head_is_that_of_the_model_and_not_of_its_checkpoint(
     assert began is not None
     assert began.flops_per_token is None
     assert "LlamaForSequenceClassification" in began.flops_unknown
+
+
+class Ragged:
+    dtype, ndim = SimpleNamespace(is_floating_point=False), 2
+
+    def numel(self) -> int:
+        raise RuntimeError("its length is a symbol")
+
+
+def test_a_batch_that_cannot_be_counted_ends_no_training(
+    callback: Any, tmp_path: Path, needs_torch: None
+) -> None:
+    from torch.utils.data import DataLoader
+
+    loads: Any = DataLoader([1, 2, 3], batch_size=1, collate_fn=lambda _: Ragged())  # type: ignore[arg-type]
+    trains(callback, model_of(said_by()), loads)
+    assert [row.rank_tokens for row in rows_of(tmp_path)] == [None] * 3
