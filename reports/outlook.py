@@ -76,14 +76,14 @@ def together_in_short(diagnosis: Diagnosis, shown: int) -> str:
     both = _together(diagnosis)
     modelled = diagnosis.analyses.job_model.state == "measured"
     if both is None or both.gain is None or (both.gain.mid_ms or 0.0) <= 0:
-        return "perfdoc tune searches sets of settings." if modelled else ""
+        return "perfdoc tune TRACES searches sets of settings." if modelled else ""
     rows = [row.row.key for row in ranking(diagnosis) if row.leads]
     *others, last = sorted(rows.index(key) + 1 if key in rows else shown + 1 for key in both.accepted)
     named = f"{', '.join(map(str, others))} and {last}" if last <= shown else f"{len(both.accepted)} changes"
     steps = [p.step_ns for p in diagnosis.analyses.gains.predictions if p.step_ns]
     part = f", {share((both.gain.mid_ms or 0.0) * 1e6 / max(steps))}" if steps else ""
     gain = f"{rough(both.gain.mid_ms or 0.0)}{part}, predicted{_provided(diagnosis, both)}"
-    search = "; perfdoc tune searches sets" if modelled else ""
+    search = "; search: perfdoc tune TRACES" if modelled else ""
     return f"{named} together: {gain}{search}."
 
 
@@ -187,8 +187,9 @@ def _against_largest_loss(diagnosis: Diagnosis) -> str:
 
 _TIME_BESIDE = "Analyse a trace of the job beside it: it tells what less memory would cost in time."
 _LATER = {
-    True: "call `torch.cuda.profiler.start()` before step 10 and run: "
-    "`nsys profile --trace=cuda,nvtx --capture-range=cudaProfilerApi python train.py`",
+    True: "call `torch.cuda.profiler.start()` at step 10 and `.stop()` at step 15, an NVTX range around each "
+    "step, then `perfdoc analyze later.nsys-rep`. Run: "
+    "`nsys profile -o later -t cuda,nvtx -c cudaProfilerApi python train.py`",
     False: "call `profiler.step()` after each step and give the profiler: "
     "`schedule=torch.profiler.schedule(wait=10, warmup=2, active=4)`",
 }

@@ -51,8 +51,6 @@ class _Room:
     leaves: int = 8
     to_do: int = 4
     """Things to do behind the first."""
-    how: int = 1
-    """Whether these say how."""
     notes: int = 2
     source: int = 2
     missing: int = 2
@@ -64,8 +62,8 @@ class _Room:
 
 _LESS: tuple[dict[str, int], ...] = (
     *({"to_do": 3}, {"source": 1}, {"notes": 1}, {"blank": 0}, {"leaves": 5}, {"to_do": 2}, {"missing": 1}),
-    *({"why": 2}, {"together": 0}, {"leaves": 4}, {"to_do": 1}, {"roles": 0}, {"do": 2}, {"how": 0}),
-    *({"to_do": 0}, {"do": 1}, {"notes": 0}, {"missing": 0}, {"leaves": 3}, {"why": 0}),
+    *({"why": 2}, {"together": 0}, {"leaves": 4}, {"to_do": 1}, {"roles": 0}, {"do": 2}),
+    *({"missing": 0}, {"leaves": 3}, {"to_do": 0}, {"do": 1}, {"notes": 0}, {"why": 0}),
 )
 """What gives way, one after another, until the screen fits."""
 
@@ -286,8 +284,7 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, shown: Ranked | None,
         base = outlook.base_words(diagnosis)
         # By the row before them, unless the verdict had it.
         told = shown is not None and shown.row.blamed != "cause" and _apart(diagnosis)
-        # Of other ranks, stages or streams: so one may be more than its own leaf of the bar.
-        beside = [*([] if told else [f"of {base}"]), "savings overlap and include waits"] if base else []
+        beside = [*([] if told else [f"of {base}"]), "each alone"] if base else []
         beside += [f"{more:,} more: {rest}"] if more else []
         given = f" ({'; '.join(beside)})" if beside else ""
         page.lines += [""] * room.blank
@@ -297,7 +294,7 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, shown: Ranked | None,
         gain = _gain(row, short=True) or _found(row)
         said = f"{place:>2}. {_title(row)}{f': {gain}' if gain else ''}"
         page.lines += paragraph(said, width=page.width, hang="    ")
-        page.lines += _how(row, diagnosis, page.width, 1, "    ") if room.how else []
+        page.lines += _how(row, diagnosis, page.width, 1, "    ")
     if room.together and (together := outlook.together_in_short(diagnosis, first - 1 + room.to_do)):
         page.lines += _whole(together, page.width, room.together)
     if room.together and (stuck := stuck_in(ranked)):

@@ -47,10 +47,20 @@ def with_marked_ranks(trace: Trace, marks: Mapping[int, RankMark]) -> Trace:
     return replace(trace, devices=devices)
 
 
+_MOST_PIDS = 1 << 22
+"""Of Linux: a process of a merged file has a larger number, which is none of the system's."""
+
+
+def _label(device: Device) -> str:
+    if device.rank is not None:
+        return f"rank {device.rank}"
+    return f"GPU {device.ordinal}" + (f", pid {device.process}" if device.process <= _MOST_PIDS else "")
+
+
 def rank_labels(devices: Sequence[tuple[int, Device]]) -> list[str]:
     """Labels for (index of the input, device), in order: `rank 3`, or `GPU 0, pid 144` where the capture does
     not say the rank; with more of what tells them apart where two would be the same."""
-    labels = [f"GPU {d.ordinal}, pid {d.process}" if d.rank is None else f"rank {d.rank}" for _, d in devices]
+    labels = [_label(device) for _, device in devices]
     details = [
         [f", GPU {d.ordinal}" for _, d in devices],
         [f", pid {d.process}" for _, d in devices],

@@ -11,10 +11,10 @@ from perfdoc.rules.facts.degrees import CP, TP
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, hidden_frac, judged, surely_saved
 from perfdoc.rules.facts.framework import may_have_megatrons_buckets
 from perfdoc.rules.facts.gradient_sums import (
-    ACTION,
     MANY_RANKS,
     NOTHING_GAINED,
     OTHER_BUCKETS,
+    action_with_ddp,
     bucket_elements,
     can_accumulate_in_fp32,
     gain_with_ddp,
@@ -80,7 +80,7 @@ def evaluate(case: Case) -> Verdict:
         reason=_reason(case, advice),
         evidence=evidence,
         advice=advice,
-        action=ACTION if ddp and not overlaps else "",
+        action=action_with_ddp(case) if ddp and not overlaps else "",
         remedy=" ".join(w for w in ("" if advice else unadvised, *_held_back(case, ddp=ddp)) if w),
         otherwise=_UNADVISED,
         gain=(gain_with_ddp(case) if ddp and not advice else None) or ceiling_of_transfer(case, "dp"),

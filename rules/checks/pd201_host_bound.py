@@ -245,8 +245,8 @@ def _small_kernels(case: Case) -> Iterator[Evidence]:
     yield ("idle before kernels shorter than their launch, of the window", per_cent(share))
     worst = max(case.ranks, key=_before_small_ns).host.small_kernels
     for label, ns in (
-        ("median kernel", worst.median_kernel_ns),
-        ("median launch interval", worst.median_launch_interval_ns),
+        ("a typical kernel runs", worst.median_kernel_ns),
+        ("the host launches one every", worst.median_launch_interval_ns),
     ):
         if ns is not None:
             yield (label, brief(ns))

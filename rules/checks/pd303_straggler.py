@@ -14,8 +14,9 @@ from perfdoc.rules.engine.gain import Gain, waited_for_ms
 from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import late_rank
+from perfdoc.rules.facts.capture import costly
 from perfdoc.rules.facts.culprit import cause_of, gain_of, leading, waits_in
-from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, late_hosts, look_at_gpu, who
+from perfdoc.rules.facts.culprit_words import cure, does, is_one, late_hosts, look_at_gpu, look_at_host, who
 from perfdoc.rules.facts.degrees import PP
 from perfdoc.rules.facts.late_work import longer_times, work_words
 
@@ -113,7 +114,7 @@ def evaluate(case: Case) -> Verdict:
         blames=_blames(case, named) if _is_blamed(case, worst, gain) else "",
         worst=late_rank(case, worst),
         level="problem" if _would_repeat(case, worst) else "information",
-        reason=f"{worst.name} arrives last in {last_in}; by chance in {per_cent(worst.chance_frac, 0)}"
+        reason=f"{worst.name} arrives last in {last_in} ({per_cent(worst.chance_frac, 0)} would be chance)"
         + ("" if worst.borne_out else "; so in one stretch of the capture"),
         evidence=[
             ("arrives last in", last_in),
@@ -148,7 +149,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         action="Capture the ranks that are waited for" if cause.kind in _ABSENT else check,
         reason=does(cause, case.what_if),
         evidence=[("the step without waiting for it", step)] if cause.kind == "not_captured" else evidence,
-        remedy=f"{cure(cause, case.program.vendor)}." + (f" {note}." if note else ""),
+        remedy=f"{cure(cause, case.program.vendor, costly(case))}." + (f" {note}." if note else ""),
         gain=gain_of(case, cause),
         blames=_waits_or_does(case, cause) if cause in leading(case.what_if) else "",
     )
@@ -192,7 +193,7 @@ def _where_to_look(case: Case, named: Sequence[Straggler]) -> Iterator[str]:
         elif does.endswith("longer"):
             does += " than the others"
         each = "it" if len(names) == 1 else "each"
-        check = _CHECK.get(cause, LOOK_AT_HOST)
+        check = _CHECK.get(cause) or look_at_host(costly(case))
         if cause == "compute":
             check = (len(names) == 1 and work_words(case, names[0])) or look_at_gpu(case.program.vendor)
         yield f"{check}." if len(named) == 1 else f"{' and '.join(names)}: {each} {does}. {check}."

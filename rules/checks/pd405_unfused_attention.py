@@ -69,7 +69,8 @@ def evaluate(case: Case) -> Verdict:
             evidence=evidence,
             remedy=""
             if case.framework == "megatron"
-            else "Call fused attention: torch.nn.functional.scaled_dot_product_attention in 16 bits"
+            else "Call fused attention: torch.nn.functional.scaled_dot_product_attention "
+            "with bf16 or fp16 inputs"
             f"{_FLASH}.",
             advice=_fused(case) if case.framework == "megatron" else [],
             otherwise="Check the log for why no fused attention was taken: head size, mask, dropout, data "

@@ -57,10 +57,11 @@ def evaluate(case: Case) -> Verdict:
         return passes(evidence)
     most = device.attention[0]
     megatron = case.framework == "megatron"
+    own = "your own " if most.function == _PYTORCHS and not most.file.startswith("torch/") else ""
     return fires(
         level="problem" if share >= LARGE_FRAC else "information",
         reason=f"at most {gib(total)}, {per_cent(share)} of the peak, would go: softmax and its copies in "
-        f"{most.function} ({most.file})",
+        f"{own}{most.function} ({most.file})",
         evidence=evidence,
         advice=[fused_attention()] if megatron else [],
         remedy="" if megatron else _REMEDY,
@@ -71,9 +72,9 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
+_PYTORCHS = "scaled_dot_product_attention"
 _REMEDY = (
-    "Call fused attention: torch.nn.functional.scaled_dot_product_attention"
-    f"{_FLASH}. It does not make the scores."
+    f"Call fused attention: torch.nn.functional.{_PYTORCHS}(q, k, v){_FLASH}. It does not make the scores."
 )
 
 

@@ -5,7 +5,7 @@ from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.gain import time_share
 from perfdoc.rules.engine.needs import GPUS, WINDOW
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
-from perfdoc.rules.facts.capture import cost_evidence, slowed_by
+from perfdoc.rules.facts.capture import cost_evidence, left_out, slowed_by
 
 META = Meta(
     title="Capture that slows the host",
@@ -18,12 +18,6 @@ META = Meta(
 
 MIN_FRAC = 0.05
 """Of the window, idle before late launches: with less, the host is not what the step waits for."""
-_LEAVE_OUT = (
-    ("with_stack", "with_stack=False"),
-    ("record_shapes", "record_shapes=False"),
-    ("profile_memory", "profile_memory=False"),
-    ("NVTX range for every operator", "no emit_nvtx: a few ranges by hand"),
-)
 
 
 def evaluate(case: Case) -> Verdict:
@@ -32,7 +26,8 @@ def evaluate(case: Case) -> Verdict:
     found = slowed_by(case)
     if not found or share < MIN_FRAC:
         return passes(evidence)
-    less = [words for what, words in _LEAVE_OUT if any(what in said for said in found)]
+    by_hand = "no emit_nvtx: a few ranges by hand"
+    less = [by_hand if option == "emit_nvtx" else f"{option}=False" for option in left_out(case)]
     without = ", ".join(less)
     return fires(
         reason=f"it records {', '.join(found)}; {per_cent(share)} of the window is idle before late launches",

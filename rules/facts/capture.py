@@ -20,6 +20,21 @@ def slowed_by(case: Case) -> Sequence[str]:
     return list(dict.fromkeys(words for capture in case.captures for words in capture.slowed_by))
 
 
+_OPTIONS = ("with_stack", "record_shapes", "profile_memory", "NVTX range for every operator")
+"""In what slows the host, those of PyTorch's profiler under their names."""
+
+
+def left_out(case: Case) -> list[str]:
+    """Options of the capture without which it slows the host less."""
+    found = " ".join(slowed_by(case))
+    return ["emit_nvtx" if " " in option else option for option in _OPTIONS if option in found]
+
+
+def costly(case: Case) -> str:
+    """The same in words; empty where nothing slows the host."""
+    return ", ".join(left_out(case)) or ("what the capture records" if slowed_by(case) else "")
+
+
 def cost_evidence(case: Case) -> Iterator[Evidence]:
     """What was recorded, how close launches are, and how much it costs where a step log tells."""
     if found := slowed_by(case):

@@ -30,11 +30,15 @@ def why_blamed(found: WhatIfAnalysis | None, blames: str, moved: Prediction | No
     if first.kind == "not_captured":
         where = " and ".join(first.kinds_of_wait[:2]) or "messages and collectives"
         return f"The ranks that were captured wait in {where}; its transfer counts too: at most so much."
-    evened = "evened out on the captured ranks alone" if first.note else "evened out"
-    without = evened if first.kind == "uneven_data" else "without that"
+    whom = stage_words(first, found.pp) if first.kind == "long_stage" else "it" if is_one(first) else "they"
+    without = f"if {whom} took as long as the others"
+    if first.kind == "uneven_data":
+        without = "evened out on the captured ranks alone" if first.note else "evened out"
+    elif first.kind not in ("long_stage", "slow_rank", "late_host"):
+        without = "without that"
     left_ns, then, spread = found.step_ns - first.saved_ns, "", ""
     if first.even_ns is not None:
-        spread = f", {brief(first.even_ns)} with even stages"
+        spread = f", {brief(first.even_ns)} with layers spread evenly"
         if moved is not None and (saved_ms := moved.gain.mid_ms or 0.0) > 0:
             spread = f", {brief(found.step_ns - round(saved_ms * 1e6))} with whole layers moved"
     for cause in [c for c in causes if c is not first][:1]:
@@ -42,7 +46,7 @@ def why_blamed(found: WhatIfAnalysis | None, blames: str, moved: Prediction | No
         then = f"Then: {what[0].lower()}{what[1:]}, another {brief(cause.saved_ns)} of the step. "
         left_ns, without, spread = left_ns - cause.saved_ns, "without both", ""
     then = f"{does(first, found)}. {then}" if _of(first, blames) else then  # which the verdict has not
-    return f"{then}Replayed, the step takes {brief(found.step_ns)}: {brief(left_ns)} {without}{spread}."
+    return f"{then}Simulated: {brief(found.step_ns)} as captured, {brief(left_ns)} {without}{spread}."
 
 
 def late_hosts(cause: WhatIfCause) -> str:
@@ -54,24 +58,30 @@ def _of(cause: WhatIfCause, blames: str) -> bool:
     return cause.kind == "late_host" and blames.endswith(late_hosts(cause))
 
 
-LOOK_AT_HOST = (
-    "Run there, in training, `pidstat -u 1` (other processes), `taskset -cp PID` (its cores), "
-    "`py-spy dump --pid PID` (what Python does)"
-)
+def look_at_host(less: str) -> str:
+    """What to check of a late host, without a full stop. less: what to capture without first; or empty."""
+    first = f"If still so without {less}, run" if less else "Run"
+    return (
+        f"{first} there, in training, `pidstat -u 1` (other processes), `taskset -cp PID` (its cores), "
+        "`py-spy dump --pid PID` (what Python does)"
+    )
 
 
 def look_at_gpu(vendor: str) -> str:
     """What to check of a GPU that computes slowly, with the command, without a full stop."""
-    known = {"nvidia": "Run `nvidia-smi dmon -s pucv`", "amd": "Run `amd-smi monitor`"}
-    return f"{known.get(vendor, 'Look')} there and on a peer: clock, heat, power, load"
+    known = {
+        "nvidia": "Run there `nvidia-smi dmon -i N -s pucv`; bad: pclk below peers', pviol, tviol > 0",
+        "amd": "Run there `amd-smi monitor`; bad: GFX clock below peers', more heat",
+    }
+    return known.get(vendor, "Look there and on a peer: clock, heat, power, load")
 
 
-def cure(cause: WhatIfCause, vendor: str = "") -> str:
-    """What to do, without a full stop. vendor: of the GPUs."""
+def cure(cause: WhatIfCause, vendor: str = "", less: str = "") -> str:
+    """What to do, without a full stop. vendor: of the GPUs. less: as of `look_at_host`."""
     if cause.kind == "slow_rank":
         return look_at_gpu(vendor)
     if cause.kind == "late_host":
-        return LOOK_AT_HOST
+        return look_at_host(less)
     if cause.kind == "long_stage":
         if cause.ranks or cause.captures:
             return f"Check {who(cause)}'s clocks, temperature and host, or give it fewer layers: {cause.note}"
@@ -98,7 +108,7 @@ def does(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
         return f"{name} {'compute' if many else 'computes'} {times} as long as {whose} {peers} {often}"
     if cause.kind == "late_host":
         takes = "take" if many else "takes"
-        return f"{name} {takes} {times} as long as {whose} {peers} {often}, in gaps between kernels"
+        return f"{name} {takes} {times} as long as {whose} {peers} {often}, mostly in gaps between kernels"
     if cause.kind == "long_stage":
         stage = stage_words(cause, found.pp)
         alone = f" ({who(cause)})" if cause.ranks or cause.captures else ""

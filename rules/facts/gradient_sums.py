@@ -9,7 +9,6 @@ from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.precision import lack_bf16
 from perfdoc.simulator.replay.edits.rewiring import WAITS_FOR_NONE
 
-ACTION = "Send DDP's gradients in other buckets, or in half the bytes"
 NOTHING_GAINED = (
     "DDP overlaps it already, and neither other buckets nor half the bytes save time in the replay: the step "
     "hardly waits for it"
@@ -58,6 +57,18 @@ def _is_nothing(gain: Gain) -> bool:
     return gain.is_predicted and (gain.mid_ms or 0.0) <= 0
 
 
+def action_with_ddp(case: Case) -> str:
+    """What to do, by hand."""
+    first = f"Capture all {size:,} ranks, then s" if (size := _more_ranks(case)) else "S"
+    return f"{first}end DDP's gradients in other buckets, or in half the bytes"
+
+
+def _more_ranks(case: Case) -> int:
+    """Ranks of the job where not all were captured; else 0."""
+    size = case.job.world_size or 0
+    return size if size > len(case.ranks) else 0
+
+
 def settings_of_ddp(case: Case, better: str) -> str:
     """What to set, in words. better: which buckets the replay prefers; empty where none."""
     rows = [row for rank in case.ranks for row in rank.communication if row.dimension == "dp"]
@@ -67,8 +78,8 @@ def settings_of_ddp(case: Case, better: str) -> str:
     words = [few if often < 4 else "Compare bucket_cap_mb=50 and 12 with 25, the default."]
     if better:
         words = [f"bucket_cap_mb for {better} messages (25 by default)."]
-    if (case.job.world_size or 0) > len(case.ranks):
-        words.insert(0, f"Capture all {case.job.world_size:,} ranks first: that tells waiting from transfer.")
+    if _more_ranks(case):
+        words.insert(0, "All ranks tell waiting from transfer.")
     if any(row.element_type == "f32" and row.collective == "all_reduce" for row in rows):
         half = "fp16" if lack_bf16(case) else "bf16"
         hook = f"model.register_comm_hook(None, default_hooks.{half}_compress_hook)"

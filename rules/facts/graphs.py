@@ -6,7 +6,7 @@ from perfdoc.results.figures import gib
 from perfdoc.rules.engine.advise import Advice, advise, needing
 from perfdoc.rules.engine.gain import Gain, RankMeasurement
 from perfdoc.rules.engine.rule import Case
-from perfdoc.rules.facts.capture import slowed_by
+from perfdoc.rules.facts.capture import costly
 from perfdoc.rules.facts.degrees import experts_of, has_experts, shapes_change
 from perfdoc.rules.facts.memory_need import pp_of
 from perfdoc.rules.facts.memory_room import tightest
@@ -75,9 +75,6 @@ def why_no_graphs(case: Case) -> str:
     return "experts have dynamic input shapes and stay outside the graphs" if static_scope(case) else ""
 
 
-_AS_SLOW = "the host is as slow untraced"
-
-
 def open_conditions(case: Case, key: str) -> list[str]:
     """What a simulated change takes that this job is not known to meet; empty where it is, or takes nothing.
 
@@ -86,8 +83,9 @@ def open_conditions(case: Case, key: str) -> list[str]:
     """
     if key == "without_waits" and any(_reads(rank) for rank in case.ranks):
         return ["the host can do without the values that it reads there"]
-    if key == "fused_optimizer" and slowed_by(case):
-        return [_AS_SLOW]
+    less = costly(case)
+    if key == "fused_optimizer" and less:
+        return [f"the host is as slow without {less}"]
     if key != "without_launches":
         return []
     found = []
@@ -95,8 +93,8 @@ def open_conditions(case: Case, key: str) -> list[str]:
         found.append("it is not done already")
     if capturable(case) != _WHOLE_LAYER:
         found.append("shapes are static")
-    if slowed_by(case):
-        found.append(_AS_SLOW)
+    if less:
+        found.append(f"the host is as slow without {less}")
     if any(_stalls(rank) for rank in case.ranks):
         found.append("no call waits or allocates")
     return found

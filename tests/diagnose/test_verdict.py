@@ -96,9 +96,9 @@ def test_exposed_communication_says_which_and_what_one_rank_cannot_tell() -> Non
     made = replace(two_steps(compute=120, dp=80), communication=[row_])
     _, why = verdict_of([made], [], [], seen(ranks_of_job=8))
     assert why == (
-        "Mostly all-reduce: 3 a step, 2.0 MiB each, 1.5 GB/s (bus), 0.3 % of NVLink's 450, waiting included, "
+        "Mostly all-reduce: 3 a step, 2.0 MiB each, 1.5 GB/s (bus), 0.3 % of NVLink's 450 GB/s, "
         "10.0 % of it hidden. "
-        "1 of 8 ranks captured: waiting for others is not told from transfer."
+        "Too slow for a transfer: most is likely waiting for other ranks."
     )
     assert "told from transfer" not in verdict_of([made], [], [], seen(ranks_of_job=1))[1]
 
@@ -152,7 +152,7 @@ def test_what_runs_once_promises_nothing() -> None:
     inside = replace(made.window, start_up=start_up, runs_once="x")
     said, why = verdict_of([replace(made, window=inside)], [], [], seen())
     assert said.startswith("90.0 % of the 1 s window is start-up, which runs once")
-    assert why == "Loading code 500 ms; 100 ms follow."
+    assert why == "Loading code 500 ms; 100 ms of the window come after it."
     pause = replace(made.window, pause=Pause(start_ns=0, end_ns=850 * MS, before=3, after=4), runs_once="x")
     said, why = verdict_of([replace(made, window=pause)], [], [], seen())
     assert said.startswith("85.0 % of the 1 s window is one pause of 850 ms")

@@ -29,7 +29,7 @@ def test_a_small_part_has_all_its_letters() -> None:
 
 @pytest.mark.parametrize("before", [0, 30, 50, 58, 70])
 def test_a_short_command_is_not_broken(before: int) -> None:
-    command = "`nvidia-smi dmon -s pucv`"
+    command = "`nvidia-smi dmon -i N -s pucv`"
     lines = paragraph(f"{'x' * before} {command}, then more words", width=80, hang="  ")
     assert any(command in line for line in lines)
     assert max(map(len, lines)) <= 80

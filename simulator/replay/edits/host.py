@@ -263,7 +263,7 @@ CHANGES = (
         words={
             "pytorch": '`torch.compile(model, mode="reduce-overhead")`, or torch.cuda.CUDAGraph',
             "transformers": 'TrainingArguments(torch_compile=True, torch_compile_mode="reduce-overhead")',
-            "vllm": "vLLM without enforce_eager",
+            "vllm": "vLLM without --enforce-eager (enforce_eager=False)",
             "sglang": "SGLang without --disable-cuda-graph",
             "torchtitan": "",  # compile.enable compiles blocks and captures no graph
         },

@@ -141,7 +141,7 @@ def start_up_inside(ranks: Sequence[Rank]) -> tuple[StartUp, Window] | None:
 def rest_after(start_up: StartUp, window: Window) -> str:
     """How much of the window follows it."""
     follows = window.end_ns - start_up.end_ns
-    return f"{brief(follows)} follow" if follows > 0 else "nothing follows"
+    return f"{brief(follows)} of the window come after it" if follows > 0 else "nothing comes after it"
 
 
 def pause_in(ranks: Sequence[Rank]) -> tuple[Pause, Window] | None:
@@ -162,8 +162,10 @@ def made_of(start_up: StartUp) -> str:
         "loading code": start_up.loading_ns,
         "allocations": start_up.allocation_ns,
     }
+    rest_ns = start_up.duration_ns - sum(parts.values())
+    rest = f", at least {brief(rest_ns)} in none of these calls" if 2 * rest_ns > start_up.duration_ns else ""
     named = ", ".join(f"{what} {brief(ns)}" for what, ns in parts.items() if ns)
-    return f" ({named})" if named else ""
+    return f" ({named}{rest})" if named else ""
 
 
 def _left_out(ranks: Sequence[Rank]) -> str:

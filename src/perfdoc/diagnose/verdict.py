@@ -10,6 +10,7 @@ from perfdoc.records import dataclass
 from perfdoc.results import Opportunity, Rank, RuleResult
 from perfdoc.results.figures import brief, plural, share, significant, size
 from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
+from perfdoc.results.names import sentences
 from perfdoc.results.step_times import StepTimes
 from perfdoc.rules.facts.exposed import server_link
 
@@ -40,8 +41,12 @@ _RESTATED = (
     "worst rank, of",
     "arrives last",
     "expected by chance",
+    "shorter than their launch",
+    "most idle before",
     "overlapping collectives summed",
 )
+_VERBS = (" runs", " every")
+"""Of labels that make a sentence with their value."""
 _FACTS = 3
 """Of a rule's evidence, behind its reason."""
 _FACTS_LONG = 150
@@ -107,7 +112,9 @@ def _of_time(
     why = " ".join([*_why(rule, first), *_profiler(ranks, seen)])
     computes = share(sum(rank.ledger_ns.compute for rank in ranks) / whole_ns)
     if first is not None and rule is not None and first.blamed == "cause":
-        return f"{rule.blames}: {_price(first)}.", seen.blamed or why
+        found, *more = sentences(seen.blamed or why)
+        slowed = _profiler(ranks, seen) if seen.blamed and "launched late" in rule.blames else ()
+        return f"{rule.blames}: {_price(first)}.", " ".join([found, *slowed, *more])
     if first is not None and first.blamed == "compute":
         what = rule.reason if rule is not None else "a simulated change makes it shorter"
         price = _price(first).partition(" of the ")[0]
@@ -137,6 +144,7 @@ def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Itera
     kinds = {row.collective for row in rows}
     most = max(kinds, key=lambda kind: sum(row.exposed_ns for row in rows if row.collective == kind))
     of = [row for row in rows if row.collective == most]
+    slow, some = False, seen.ranks_of_job is not None and seen.ranks_of_job > len(ranks)
     often = sum(row.count for row in of) / _units(ranks)
     what = most.replace("_", "-") or "unnamed communication"
     said = [f"Mostly {what}: {significant(often)} a {_unit(ranks)}"]
@@ -148,15 +156,21 @@ def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Itera
         reached = sum(rate * ns for rate, ns in rates) / total
         link = server_link(ranks[0].gpu.name, seen.ranks_of_job or 0)
         part = f", {share(reached / link[1])} of {link[0]}'s {link[1]:g} GB/s" if link else ""
-        said.append(f"{significant(reached)} GB/s (bus){part}, waiting included")
+        large = sum(row.bytes or 0 for row in of) >= _LARGE_BYTES * sum(row.count for row in of)
+        slow = link is not None and some and large and reached < _A_TRANSFER * link[1]
+        said.append(f"{significant(reached)} GB/s (bus){part}{'' if slow else ', waiting included'}")
     hidden, own = sum(row.hidden_ns for row in of), sum(row.total_ns for row in of)
     said += [f"{share(hidden / own)} of it hidden"] if own else []
     yield f"{', '.join(said)}."
-    if seen.ranks_of_job is not None and seen.ranks_of_job > len(ranks) and not seen.who_waits:
+    if slow:
+        yield "Too slow for a transfer: most is likely waiting for other ranks."
+    elif some and not seen.who_waits:
         shown = f"{len(ranks):,} of {seen.ranks_of_job:,} ranks captured"
         yield f"{shown}: waiting for others is not told from transfer."
 
 
+_A_TRANSFER, _LARGE_BYTES = 0.03, 1 << 20
+"""Of a link: messages from this size on that reach less wait for most of the time."""
 _MOSTLY = 0.5
 """Of kernel time, inside graphs."""
 
@@ -240,7 +254,7 @@ def _why(rule: RuleResult | None, row: Opportunity | None) -> Iterator[str]:
         return
     facts: list[str] = []
     for fact in rule.evidence:
-        said = f"{fact.label}: {fact.value}"
+        said = f"{fact.label}{'' if fact.label.endswith(_VERBS) else ':'} {fact.value}"
         restated = fact.label.startswith(("of it", "such ")) or any(
             words in fact.label for words in _RESTATED
         )
