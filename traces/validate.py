@@ -27,11 +27,7 @@ AGAIN = "The file is damaged: export or capture it again."
 def check_devices(path: Path, count: int) -> None:
     """Refuse a file that names more devices than any node can have. Raises TraceError."""
     if count > MAX_DEVICES:
-        raise TraceError(
-            path,
-            f"names more than {MAX_DEVICES:,} GPUs (pairs of process and device).",
-            AGAIN,
-        )
+        raise TraceError(path, f"names more than {MAX_DEVICES:,} GPUs (pairs of process and device).", AGAIN)
 
 
 def known_correlations(ids: I64) -> I64:

@@ -37,6 +37,39 @@ def test_remedies_are_those_of_the_vendor(vendor: str, tmp_path: Path) -> None:
     assert ("cuda" in said, "nsys" in said) == ((True, True) if vendor == "nvidia" else (False, False))
 
 
+@pytest.mark.parametrize(
+    ("who", "name", "category", "process", "cuda"),
+    [
+        ("gaudi's collective", "hccl_allreduce", "kernel", "python", False),
+        ("gaudi's process", "gemm", "kernel", "Gaudi 0", False),
+        ("gaudi's category", "x", "hpu_op", "python", False),
+        ("ascend's collective", "hcom_allReduce__905_0_1", "kernel", "python", False),
+        ("ascend's operator", "aclnnMatmul", "cpu_op", "python", False),
+        ("ascend's other operator", "npu::npu_fusion_attention", "cpu_op", "python", False),
+        ("ascend's process", "MatMulV2", "kernel", "Ascend Hardware", False),
+        ("anybody's", "gemm", "kernel", "python", True),
+        ("a user's own", "Ascend the hill", "cpu_op", "python", True),
+    ],
+)
+def test_kernels_without_calls_are_of_whom_other_names_show(
+    who: str, name: str, category: str, process: str, cuda: bool, tmp_path: Path
+) -> None:
+    rows = [
+        {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": process}},
+        {"ph": "X", "pid": 1, "tid": 2, "dur": 5, "cat": category, "name": name, "ts": 1, "args": {}},
+        {"ph": "X", "pid": 1, "tid": 3, "dur": 5, "cat": "kernel", "name": "k", "ts": 9},
+    ]
+    for row in rows[1:]:
+        if row["cat"] == "kernel":
+            row["args"] = {"device": 0, "stream": 3}
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"traceEvents": rows}))
+    found = read_kineto(path).capabilities
+    assert not found["api_calls"].available
+    said = " ".join(one.remedy for one in found.values())
+    assert [word in said for word in ("ProfilerActivity.CUDA", "cuda_sync", "nsys")] == [cuda] * 3
+
+
 def test_gaudis_operators_are_told_by_their_category(tmp_path: Path) -> None:
     row = {"ph": "X", "cat": "hpu_op", "name": "gemm", "pid": 0, "tid": 1, "ts": 7, "dur": 3}
     path = tmp_path / "x.json"

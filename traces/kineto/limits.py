@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -56,6 +57,11 @@ _MISSING = {
 
 _OTHERS_CALL = re.compile(r"(?:hip|musa|tops|(?:acl|cn)(?:rt)?)[A-Z]|(?:ur|ze|pi|sycl)[A-Z_]")
 """Of a runtime that is not NVIDIA's, whose tools and switches do nothing there."""
+_OTHERS_NAME = re.compile(
+    r"h(?:ccl|com)[_:]|Hccl[A-Z]|aclnn[A-Z]|hpu_op$|[hn]pu::|Gaudi|Habana|HPU\b|Ascend Hardware|CANN$"
+)
+"""Of a collective, operator, category or process on Gaudi or Ascend, whose calls may not be in the file."""
+_DEVICE_ROWS = "Profile with activities of CPU and device: ProfilerActivity.XPU, HPU, NPU, PrivateUse1."
 _NOT_CUDA = {
     "event_edges": (
         "The capture does not tie stream waits to event records: PyTorch does on CUDA alone.",
@@ -67,15 +73,20 @@ _NOT_CUDA = {
 _OTHER_GPUS = ("The file describes none of the GPUs that ran its kernels (deviceProperties).", "")
 
 
-def capabilities(trace: Trace, *, launched_kernels: int, lists_gpus: bool) -> dict[str, Capability]:
-    """Every key of CAPABILITIES; `launched_kernels` counts the kernels whose API call is in the capture."""
+def capabilities(
+    trace: Trace, *, launched_kernels: int, lists_gpus: bool, named: Iterable[str]
+) -> dict[str, Capability]:
+    """Every key of CAPABILITIES; `launched_kernels` with API calls; `named`: processes, odd categories."""
     calls = set(trace.names(np.unique(trace.api_calls.name)))
-    others = any(map(_OTHERS_CALL.match, calls))
+    others = {name[:3] for name in calls if _OTHERS_CALL.match(name)}
+    others |= {name[:3] for name in (*trace.strings, *named) if _OTHERS_NAME.match(name)}
     missing = {
         **_MISSING,
         **({"gpu_identity": _OTHER_GPUS} if lists_gpus else {}),
         **(_NOT_CUDA if others else {}),
     }
+    if others - {"hip"}:  # PyTorch calls AMD's activity CUDA
+        missing |= {name: (why, _DEVICE_ROWS) for name, (why, do) in missing.items() if do == _GPU_ROWS}
     graph_launches = any("GraphLaunch" in name for name in calls)
     descriptions = {group.description for group in trace.groups}
     descriptions |= set(trace.names(np.unique(trace.payloads.group_description)))

@@ -92,9 +92,7 @@ def device_tables(rows: EventRows, calls: Launches) -> DeviceTables:
     copies, copy_process = _with_process(rows.copies, calls)
     syncs, sync_process = _with_process(rows.syncs, calls)
     records, record_process = _with_process(rows.event_records, calls)
-    pairs = sorted(
-        _pairs(kernel_process, kernels["ordinal"]) | _pairs(copy_process, copies["ordinal"]),
-    )
+    pairs = sorted(_pairs(kernel_process, kernels["ordinal"]) | _pairs(copy_process, copies["ordinal"]))
     check_devices(rows.path, len(pairs))
     index = {pair: position for position, pair in enumerate(pairs)}
     del syncs["ordinal"]  # not reliable for host-side waits; the model keeps the process only
@@ -254,7 +252,10 @@ def read_kineto(path: Path) -> Trace:
     return replace(
         trace,
         capabilities=capabilities(
-            trace, launched_kernels=launched_kernels, lists_gpus=facts.device_properties is not None
+            trace,
+            launched_kernels=launched_kernels,
+            lists_gpus=facts.device_properties is not None,
+            named=(*rows.process_names, *rows.unknown),
         ),
         notes=(
             *damage.notes(),

@@ -23,12 +23,7 @@ from perfdoc.traces.table import I64, Strings
 PAYLOAD_COLUMNS = ("jsonText",)
 """What is read of NVTX_EVENTS as a whole column."""
 COMMUNICATOR = "NCCL communicator ID"
-FIELDS = {
-    "group_size": "No. of ranks",
-    "bytes": "Message size [bytes]",
-    "peer": "Peer rank",
-    "rank": "Rank",
-}
+FIELDS = {"group_size": "No. of ranks", "bytes": "Message size [bytes]", "peer": "Peer rank", "rank": "Rank"}
 """NCCL's names of what is read."""
 HEADER = struct.Struct("<IIIIQQ")
 """domainId, reserved, schemaId, reserved, payload size, total size."""
