@@ -157,7 +157,7 @@ def base_words(diagnosis: Diagnosis) -> str:
 _AGAINST = {
     "idle.host": "Capture stacks to see what the host does: `with_stack=True`, nsys `--python-sampling=true`",
     "idle.gc": "Call `gc.freeze()` after start-up, and `gc.collect()` between steps",
-    "idle.data": "Load the next batch ahead of the step: `DataLoader(num_workers=4, prefetch_factor=2)`",
+    "idle.data": "Load the next batch ahead of the step: `DataLoader(num_workers=4, prefetch_factor=4)`",
     "idle.dependency": "Look at the event waits on the timeline (-o DIR)",
     "idle.launch_latency": "Launch fewer, larger kernels: fuse them, or replay graphs",
     "exposed_memcpy": "Copy ahead of use, from pinned memory with `non_blocking=True`",

@@ -128,8 +128,8 @@ def evaluate(case: Case) -> Verdict:
     limit = ceiling(case, launched_late_ns, "all idle time that launching causes", anywhere=True)
     gain = predicted(case, "without_launches")
     gain = gain and bounded(gain, limit)
-    if launching < share:  # the replay takes these waits away too
-        gain = _within(gain, limit)
+    if gain and limit and launching < share and (gain.mid_ms or 0.0) > (limit.high_ms or 0.0):
+        gain = limit  # the replay takes these waits away too, more than launching causes
     part = at_most(gain, "predicted for whole layers in graphs; here experts stay outside the graphs")
     return fires(
         reason="kernels are launched too late" + (_SLOWED if slowed_by(case) else ""),
@@ -146,13 +146,6 @@ def evaluate(case: Case) -> Verdict:
 def _larger_tensors(case: Case) -> list[Advice]:
     """Where neither graphs nor a larger micro-batch are possible: less splitting, else FSDP instead of it."""
     return [] if splits_too_far(case) else halved(case) or fsdp_instead(case)
-
-
-def _within(gain: Gain | None, limit: Gain | None) -> Gain | None:
-    """A prediction, unless it takes away more than launching causes: then that, as an upper bound."""
-    if gain is None or limit is None:
-        return gain
-    return limit if (gain.mid_ms or 0.0) > (limit.high_ms or 0.0) else gain
 
 
 def _not_launched(case: Case) -> Iterator[Evidence]:
@@ -173,19 +166,16 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
         return _awaiting_batch(case, evidence, why)
     pauses = (case.share(pausing_ns) or 0.0) > (case.share(between_steps_ns) or 0.0)
     # The replay of all ranks has the price of late hosts, and PD303 says it.
-    late = not waits and any(cause.kind == "late_host" for cause in leading(case.what_if))
+    hosts = [] if waits else [c.saved_ns for c in leading(case.what_if) if c.kind == "late_host"]
+    saved = max(hosts, default=0) / (case.what_if.measured_ns or 1)
+    late = 0 < saved >= share / 2
     return fires(
         level="information" if late else "problem",
         action=_FIND,
         reason=_WAITS if waits else _PAUSES if pauses else _BETWEEN,
         evidence=[*evidence, *_waits(case)],
         remedy=_FIND_WAIT if waits else _FIND_PAUSE if pauses else _FIND_WORK,
-        gain=None
-        if late
-        else _of_waits(
-            case,
-            ceiling(case, lambda r: r.ledger.idle.host, "all idle time before late launches", anywhere=True),
-        ),
+        gain=None if late else _of_waits(case, _beside_late(case, saved)),
         time=("idle.waits",),
         worst=worst_of_time(case, ("idle.host",)),
         verify="Run again: idle.host in the ledger falls.",
@@ -194,6 +184,15 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
         if waits
         else "",
     )
+
+
+def _beside_late(case: Case, saved_frac: float) -> Gain | None:
+    """The bound of all idle host time, less what a late host costs."""
+    most = ceiling(case, lambda r: r.ledger.idle.host, "all idle time before late launches", anywhere=True)
+    if most is None or not saved_frac:
+        return most
+    left_ms = max(0.0, (most.high_ms or 0.0) - saved_frac * (case.unit_ms or 0.0))
+    return replace(most, high_ms=left_ms, assumptions=[f"{most.assumptions[0]}, less a late host's (PD303)"])
 
 
 def _of_waits(case: Case, most: Gain | None) -> Gain | None:

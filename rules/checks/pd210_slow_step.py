@@ -1,12 +1,12 @@
 """One step that takes far longer than the others shows what the others lack: a checkpoint, an evaluation, a
 batch that came late, a device that slowed down. Means over steps hide it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from perfdoc.results.figures import brief, plural, significant
 from perfdoc.results.names import shorten
-from perfdoc.results.step_times import OutlierStep
+from perfdoc.results.step_times import Distribution, OutlierStep
 from perfdoc.rules.engine.gain import Gain
 from perfdoc.rules.engine.needs import given, known
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
@@ -43,7 +43,8 @@ def evaluate(case: Case) -> Verdict:
     window; as information where it is the first step alone, in which profilers and caches start."""
     usual, slow = given(case.job.step_times.analysed), _slow(case)
     mean_ns = usual.mean_ns or usual.median_ns
-    more_ns = max(mean_ns - usual.median_ns, 0) if slow else 0
+    others_ns, like = _others(usual, slow)
+    more_ns = max(mean_ns - others_ns, 0) if slow else 0
     cost = more_ns / mean_ns if mean_ns else 0.0
     evidence = [("steps far above the median", f"{len(slow)} of {usual.count}")]
     if len(slow) > max(1, usual.count * MAX_SLOW_FRAC):
@@ -52,7 +53,7 @@ def evaluate(case: Case) -> Verdict:
         return passes(evidence)
     worst = max(slow, key=lambda o: o.excess_ns)
     is_first = len(slow) == 1 and worst.step in [r.window.step_list[0].name for r in case.ranks]
-    said = _said(worst, usual.count - len(slow), len(slow) - 1, len(case.ranks))
+    said = _said(worst, like, len(slow) - 1, len(case.ranks))
     _, look = _GROWS.get(worst.leaf or "", ("", _LOOK))
     return fires(
         level="information" if is_first else "problem",
@@ -76,6 +77,18 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
+def _others(usual: Distribution, slow: Sequence[OutlierStep]) -> tuple[int, str]:
+    """(Mean of the steps that are not slow, in ns; what a slow one is compared with). Where steps come in two
+    lengths their median is far from their mean."""
+    mean_ns, count = usual.mean_ns or usual.median_ns, usual.count - len(slow)
+    others_ns = (mean_ns * usual.count - sum(o.duration_ns for o in slow)) // max(count, 1)
+    others_ns = max(others_ns, usual.min_ns)  # a slow step may be another one on other ranks
+    apart_ns = max(abs(others_ns - usual.median_ns), usual.median_ns - usual.p10_ns)
+    scatter = apart_ns > usual.median_ns / 20
+    rest = f"the {'remaining' if len(slow) > 1 else 'other'} {count}"
+    return others_ns, "the median step" if scatter else rest
+
+
 def _slow(case: Case) -> list[OutlierStep]:
     """Of the analysed steps. Where a device waits before a step, that is in the one before; on its peers,
     which wait for it in a collective, in the step itself: there it is left out."""
@@ -85,12 +98,11 @@ def _slow(case: Case) -> list[OutlierStep]:
     return [o for o in found if order.get(o.step, -2) in own or order.get(o.step, -2) - 1 not in own]
 
 
-def _said(worst: OutlierStep, others: int, more: int, ranks: int) -> str:
+def _said(worst: OutlierStep, like: str, more: int, ranks: int) -> str:
     """`step 5 takes 3 times as long as the other 7, 4.2 s more of computing on all 16 ranks`"""
     times = significant(worst.duration_ns / max(worst.duration_ns - worst.excess_ns, 1))
     also = f" and {plural(more, 'other step')} take" if more else " takes"
-    rest = f"remaining {others}" if more else f"other {others}"
-    said = f"{shorten(worst.step, 48)}{also} {'up to ' if more else ''}{times} times as long as the {rest}"
+    said = f"{shorten(worst.step, 48)}{also} {'up to ' if more else ''}{times} times as long as {like}"
     if worst.leaf is None:
         return said
     kind, _, dimension = worst.leaf.partition(".")

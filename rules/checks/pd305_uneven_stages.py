@@ -3,6 +3,7 @@ the first stage, the output layer and the loss the last one."""
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.what_if import WhatIfCause
@@ -13,6 +14,7 @@ from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.bubble import PIPELINE, late_peer_ceiling
 from perfdoc.rules.facts.culprit import cause_of, gain_of, leading
 from perfdoc.rules.facts.culprit_words import does, stage_words
+from perfdoc.rules.facts.degrees import layers_of
 from perfdoc.rules.facts.stage_split import (
     layers_apart,
     mixed_layers,
@@ -112,12 +114,19 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
     ]
     if cause.even_ns is not None:
         evidence.append(("the step with even stages", brief(cause.even_ns)))
+    gain, remedy = gain_of(case, cause), _MIDDLE
+    if at_end:
+        layers = None if not pp or (count := layers_of(case)) is None else count / pp
+        what = _to_move(cause.ratio, pp, layers) if cause.ratio and pp else "layers"
+        remedy = _fewer(where, what) if what else _WHOLE
+        if not what:  # no more than what a split of something else may save
+            gain = replace(gain, low_ms=0.0, mid_ms=None, method="ceiling", assumptions=[_IF_EVEN])
     note = f" {cause.note[0].upper()}{cause.note[1:]}." if cause.note else ""
     return fires(
         reason=f"{stage_words(cause, pp)}{_HOLDS.get(where, '')} takes longer than the others",
         evidence=evidence,
-        remedy=f"{_fewer(where, cause.ratio, pp) if at_end else _MIDDLE}{note}",
-        gain=gain_of(case, cause),
+        remedy=f"{remedy}{note}",
+        gain=gain,
         blames=does(cause, case.what_if) if cause in leading(case.what_if) else "",
         verify="Run again: forward and backward passes of the stages come closer, and the step shorter.",
         false_alarm="One slow GPU looks like a slow stage where only one replica was captured (PD303).",
@@ -200,24 +209,32 @@ _SETTING = {"first": (FIRST, "account_for_embedding"), "last": (LAST, "account_f
 _MIXED = "Mixed layers (dense and experts, multi-token prediction) need `pipeline_model_parallel_layout`."
 
 
-def _fewer(where: str, ratio: float | None = None, stages: int | None = None) -> str:
-    """What to set for an end stage. ratio: it over the mean of the others. Its excess spread over all stages,
-    in layers of the others, goes to these: (1.63 - 1) x 3 / 4 = 0.47 of a stage."""
+def _fewer(where: str, what: str = "layers") -> str:
+    """What to set for an end stage."""
     setting, counted = _SETTING[where]
-    part = (ratio - 1) * (stages - 1) / stages if ratio is not None and stages else 0.0
-    what = "layers"
-    if 0 < part < 1:
-        what = f"about {max(1, round(8 * part))} of every 8 layers ({per_cent(part, 0)})"
     return (
         f"Move {what} from the {where} stage to the others: `{setting}`. If layers plus one divide over the "
         f"stages, `{counted}_in_pipeline_split=true` takes one off it. {_MIXED}"
     )
 
 
+def _to_move(ratio: float, stages: int, layers: float | None) -> str:
+    """What goes from an end stage, `ratio` as long as the mean of the others, to these: its excess spread
+    over all stages, (1.63 - 1) x 3 / 4 = 0.47 of a stage. layers: of a stage, None unknown; one more makes
+    another stage 1 + 1 / layers as long. Empty: no whole layer."""
+    part, each = (ratio - 1) * (stages - 1) / stages, layers or 8
+    if ratio > 1 + 1 / each:
+        some = f"about {max(1, round(each * part))} of every {round(each)} layers ({per_cent(part, 0)})"
+        return some if part < 1 else "layers"
+    return "" if layers or each * part < 0.5 else f"about {per_cent(part, 0)} of the layers"
+
+
 _WHOLE = (
-    "No layer can be moved: with one more, even the fastest stage would become slower than this one. Only "
-    "another number of stages or a smaller vocabulary helps."
+    "No whole layer can be moved: with one more, another stage would take as long as this one. Only more "
+    "stages of fewer layers, a smaller vocabulary, or the embedding or loss apart "
+    "(`pipeline_model_parallel_layout`) help."
 )
+_IF_EVEN = "upper bound, not predicted: the stage as short as the others"
 _VAIN = "; no other split of whole layers has a predicted gain"
 _STAY = (
     "Keep the layers, and check what else slows the ranks of this stage: late ranks (PD303), exposed "

@@ -92,7 +92,9 @@ def evaluate(case: Case) -> Verdict:
     most_ms = ceiling(case, lambda rank: _saved_ns(case, rank), what)
     if most_ms is not None and case.unit_ms is not None:  # half of what follows one another stays
         half_ms = case.unit_ms * (1 - 1 / PEAK_RATIO)
-        most_ms = replace(most_ms, high_ms=min(most_ms.high_ms or 0.0, half_ms))
+        if (most_ms.high_ms or 0.0) > half_ms:
+            said = [*most_ms.assumptions, f"at most half of the {case.unit}"]
+            most_ms = replace(most_ms, high_ms=half_ms, assumptions=said)
     return informs(
         reason="GEMMs of linear layers could run in FP8",
         evidence=evidence,

@@ -41,7 +41,7 @@ def ranked(
 ) -> list[Opportunity]:
     """Every rule that fires and every predicted gain that the job can have, in one order.
 
-    times: by code, what the rule's gain reduces.
+    times: by code, what the rule is about.
     """
     firing = sorted((r for r in results if r.state == "fires"), key=lambda r: (r.level != "problem", r.code))
     rows = _of_rules(firing, case)
@@ -109,9 +109,7 @@ def _free(firing: Sequence[RuleResult], case: Case, times: Mapping[str, Sequence
     first. Not another way to what a rule found, which nobody could set."""
     codes = {rule.code for rule in firing}
     vain = {key for key, change in CHANGES.items() if not change.settings and change.rule in codes}
-    # Which says that fewer launches do not help; without a gain where PD303 has the price of late hosts.
-    late = any(r.code == "PD201" and r.gain is None for r in firing)
-    if late or "idle.waits" in times.get("PD201", ()):
+    if "idle.waits" in times.get("PD201", ()):  # it says that fewer launches do not help
         vain.add("without_launches")
     proposed = {r.gain.key for r in firing if r.gain is not None and r.gain.key}
     pieces = [(a.gain, a.forbidden) for r in firing for a in r.advice if a.gain is not None]

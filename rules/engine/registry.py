@@ -161,7 +161,8 @@ def applied(rule: Rule, case: Case) -> Applied:
         blames=verdict.blames if verdict.state == "fires" else "",
         worst=(verdict.worst or worst_of_time(case, time)) if verdict.state == "fires" else None,
     )
-    return Applied(result=result, time=() if gain is None else time)
+    # That the host waits, and no launches make the device idle, is known without a gain.
+    return Applied(result=result, time=() if gain is None and "idle.waits" not in time else time)
 
 
 def verdict_of(rule: Rule, case: Case) -> Verdict:

@@ -35,7 +35,7 @@ class Applied:
 
     result: RuleResult
     time: tuple[str, ...]
-    """The time that its gain reduces; empty without a gain."""
+    """The time that its gain reduces; empty without a gain, but for `idle.waits`."""
 
 
 def related(case: Case, applied: Sequence[Applied]) -> list[RuleResult]:

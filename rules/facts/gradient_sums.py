@@ -1,6 +1,7 @@
 """The gradient reduction: its format, its number of ranks, and what acts on it under DDP."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from perfdoc.results.figures import significant
 from perfdoc.rules.engine.gain import Gain, predicted
@@ -73,9 +74,8 @@ def settings_of_ddp(case: Case, better: str) -> str:
     """What to set, in words. better: which buckets the replay prefers; empty where none."""
     rows = [row for rank in case.ranks for row in rank.communication if row.dimension == "dp"]
     steps = max(sum(rank.window.steps for rank in case.ranks), 1)
-    often = sum(row.count for row in rows if row.collective == "all_reduce") / steps
-    few = f"bucket_cap_mb=5 (25 by default): {significant(often)} messages a step begin late."
-    words = [few if often < 4 else "Compare bucket_cap_mb=50 and 12 with 25, the default."]
+    sums = [row for row in rows if row.collective == "all_reduce"]
+    words = _buckets(sum(row.count for row in sums) / steps, [row.bytes for row in sums], steps)
     if better:
         words = [f"bucket_cap_mb for {better} messages (25 by default)."]
     if _more_ranks(case):
@@ -91,6 +91,18 @@ def settings_of_ddp(case: Case, better: str) -> str:
             "find_unused_parameters=False, if each step uses all; static_graph=True, if all skip the same."
         )
     return " ".join([*words, _ACCUMULATE])
+
+
+def _buckets(often: float, sizes: Sequence[int | None], steps: int) -> list[str]:
+    """An eighth of a step's bytes, of few messages. sizes: bytes of all steps by row, None unknown."""
+    if often >= 4:
+        return ["Compare bucket_cap_mb=50 and 12 with 25, the default."]
+    a_step_mb = sum(size or 0 for size in sizes) / steps / (1 << 20)
+    if not often or None in sizes or a_step_mb < 1:
+        return []
+    cap = float(f"{max(1.0, a_step_mb / 8):.1g}")  # one digit
+    messages = "1 message a step begins" if often == 1 else f"{significant(often)} messages a step begin"
+    return [f"bucket_cap_mb={cap:g} (25 by default): {messages} late."]
 
 
 MANY_RANKS = 128

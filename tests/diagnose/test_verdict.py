@@ -12,8 +12,10 @@ from perfdoc.results import Opportunity, Rank, RuleResult, StepTimes
 from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.ranking import Blamed
 from perfdoc.results.step_times import Distribution
+from perfdoc.results.tables import CollectiveSize
 from tests.reports.build import communication, ledger, one_rank, rank
 from tests.reports.build_choices import ceiling, gain
+from tests.reports.fill import filled
 
 MS = 1_000_000
 STEP_TIMES: StepTimes = one_rank().analyses.step_times
@@ -94,13 +96,48 @@ def test_exposed_communication_says_which_and_what_one_rank_cannot_tell() -> Non
         bus_bandwidth_gbps=1.5,
     )
     made = replace(two_steps(compute=120, dp=80), communication=[row_])
-    _, why = verdict_of([made], [], [], seen(ranks_of_job=8))
+    _, why = verdict_of([made], [], [], seen(ranks_of_job=8, collectives=[of_ranks(8)]))
     assert why == (
         "Mostly all-reduce: 3 a step, 2.0 MiB each, 1.5 GB/s (bus), 0.3 % of NVLink's 450 GB/s, "
         "10.0 % of it hidden. "
         "Too slow for a transfer: most is likely waiting for other ranks."
     )
     assert "told from transfer" not in verdict_of([made], [], [], seen(ranks_of_job=1))[1]
+
+
+def of_ranks(ranks: int | None) -> CollectiveSize:
+    return filled(CollectiveSize, dimension="dp", collective="all_reduce", ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gbps", "groups", "job", "share"),
+    [
+        (
+            "AMD Instinct MI300X",
+            48,
+            (4,),
+            8,
+            "25.0 % of Infinity Fabric's 192 GB/s",
+        ),  # 64 to each of three others
+        ("AMD Instinct MI300X", 48, (8,), 8, "10.7 % of Infinity Fabric's 448 GB/s"),
+        ("NVIDIA H100 80GB HBM3", 45, (2,), 8, "10.0 % of NVLink's 450 GB/s"),
+        ("NVIDIA H100 80GB HBM3", 480, (8,), 8, ""),  # NVLS sums in the switch
+        ("NVIDIA H100 80GB HBM3", 45, (None,), 8, ""),
+        ("NVIDIA H100 80GB HBM3", 45, (), 8, ""),
+        ("NVIDIA H100 80GB HBM3", 45, (2, 4), 8, ""),
+        ("NVIDIA H100 80GB HBM3", 45, (8,), 16, ""),  # of two nodes
+        ("NVIDIA H100 80GB HBM3", 45, (8,), None, ""),
+    ],
+)
+def test_the_link_is_that_of_the_group(
+    gpu: str, gbps: float, groups: tuple[int | None, ...], job: int | None, share: str
+) -> None:
+    row_ = replace(communication("dp", 70 * MS), collective="all_reduce", bus_bandwidth_gbps=gbps)
+    made = replace(two_steps(compute=120, dp=80), communication=[row_])
+    made = replace(made, gpu=replace(made.gpu, name=gpu))
+    collectives = [of_ranks(ranks) for ranks in groups]
+    _, why = verdict_of([made], [], [], seen(ranks_of_job=job, collectives=collectives))
+    assert f"{gbps} GB/s (bus){f', {share}' if share else ''}, waiting included" in why
 
 
 def test_a_small_loss_is_told_below() -> None:

@@ -10,14 +10,15 @@ from perfdoc.analyzers.device.frameworks import Program
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.knob import Value
+from perfdoc.results.what_if import WhatIfCause, no_what_if
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import run_rules
+from perfdoc.rules.engine.registry import judge, run_rules
 from tests.analyzers.loader_jobs import Between, both, calling, job, off, on, silent
 from tests.analyzers.tiny import GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.process import ThreadBuilder
 from tests.command import perfdoc
-from tests.rules.cases import case_of, evidence_of, result, settings_of
+from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of
 
 ROOM: dict[str, Value] = {
     "micro_batch_size": 1,
@@ -221,3 +222,41 @@ def test_what_the_stall_costs_is_what_the_replay_takes_away(tmp_path: Path) -> N
     assert "data-loader stall" in found["verdict"]
     assert "likely" not in found["verdict"]
     assert found["ranks"][0]["host"]["data"]["idle_thread_ns"] == 5 * 79_940_000
+
+
+@pytest.mark.parametrize(
+    ("late_frac", "level", "bound_frac"),
+    [
+        # 80 % of the step is idle before late launches, all of which the bound is.
+        (0.06, "problem", 0.74),
+        (0.3, "problem", 0.5),
+        (0.45, "information", None),  # more than half of it is the late host's
+    ],
+)
+def test_a_late_host_takes_what_it_costs_from_the_bound(
+    tmp_path: Path, late_frac: float, level: str, bound_frac: float | None
+) -> None:
+    case = case_of(tmp_path, job(on, inside=True), settings=ROOM)
+    step_ns = round((case.unit_ms or 0) * 1e6)
+    saved = round(late_frac * step_ns)
+    cause = WhatIfCause(
+        kind="late_host",
+        ranks=[2],
+        ratio=1.1,
+        peers=3,
+        step_ns=step_ns - saved,
+        saved_ns=saved,
+        low_ns=saved,
+        high_ns=saved,
+    )
+    what_if = replace(
+        no_what_if(""), state="measured", steps=2, measured_ns=step_ns, step_ns=step_ns, causes=[cause]
+    )
+    case = predicting(replace(case, what_if=what_if), without_launches=(0.05, 0.09, 0.1))
+    judged = judge(case)
+    (found,) = [r for r in judged.results if r.code == "PD201"]
+    assert (found.state, found.level) == ("fires", level)
+    frac = None if found.gain is None else (found.gain.high_ms or 0) / (case.unit_ms or 1)
+    assert frac == (None if bound_frac is None else pytest.approx(bound_frac, abs=0.002))
+    # Fewer launches do not help, whoever has the price.
+    assert "without_launches" not in {row.key for row in judged.opportunities}

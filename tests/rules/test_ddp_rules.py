@@ -7,6 +7,7 @@ import pytest
 
 from perfdoc.analyzers.communication.ddp import Ddp, find_ddp
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.gradient_sums import settings_of_ddp
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import GEMM
 from tests.captures.kineto import write_kineto
@@ -35,7 +36,6 @@ def test_ddp_is_not_advised_where_it_runs(exposed: Case) -> None:
     """What acts there is: buckets, a hook that halves bytes; the search for unused parameters, where seen."""
     found = result("PD101", shown(exposed, Ddp(searches=False)))
     assert (found.state, settings_of(found)) == ("fires", {})
-    assert "bucket_cap_mb" in found.remedy
     assert "bf16_compress_hook" in found.remedy
     assert "find_unused_parameters" not in found.remedy
     assert "overlap_grad_reduce" not in found.remedy
@@ -102,3 +102,25 @@ def test_what_a_capture_shows_of_it(tmp_path: Path, names: tuple[str, ...], expe
     for i, name in enumerate(names):
         process.operator(thread, name, 10 * i, 10 * i + 5)
     assert find_ddp(read_kineto(write_kineto(builder.build(), tmp_path / "x.json", process.pid))) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "mib", "said"),
+    [
+        # Two steps. An eighth of a step's bytes, in one digit.
+        (4, 8000, "bucket_cap_mb=500 (25 by default): 2 messages a step begin late."),
+        (4, 44.4, "bucket_cap_mb=3 (25 by default): 2 messages a step begin late."),
+        (2, 8, "bucket_cap_mb=1 (25 by default): 1 message a step begins late."),
+        (20, 400, "Compare bucket_cap_mb=50 and 12 with 25"),
+        (4, 0.2, ""),  # too small for any bucket
+        (4, None, ""),
+        (0, 0, ""),
+    ],
+)
+def test_the_bucket_follows_the_bytes_of_a_step(
+    exposed: Case, count: int, mib: float | None, said: str
+) -> None:
+    sized = with_rows(exposed, count=count, bytes=None if mib is None else round(mib * 2**20))
+    words = settings_of_ddp(sized, "")
+    assert said in words
+    assert ("bucket_cap_mb" in words) == bool(said)

@@ -21,6 +21,7 @@ from tests.analyzers.tiny import GEMM
 from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import case_of, evidence_of, gain_of, predicting, result, settings_of
 from tests.rules.laid import CAST, FLASH, H100, dense, given, knowing, laid, starting_up
+from tests.rules.test_slow_step import laid_out
 
 BF16: dict[str, Value] = {"bf16": True, "fp8": None}
 FP8: dict[str, Value] = {"fp8": "hybrid"}
@@ -53,6 +54,17 @@ def test_fp8_pays_where_linear_layers_take_a_third(measured: Measured) -> None:
     assert settings_of(found) == {"fp8": "hybrid", "fp8_recipe": "tensorwise"}
     assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(0.167))
     assert result("PD401", given(measured(GEMM, 333), **BF16)).state == "passes"
+
+
+def test_the_cap_of_the_bound_is_said(tmp_path: Path) -> None:
+    """Each of two stages computes 800 us of 1,100 and waits 200: with half of the one, and none of the other,
+    600 us less, which is more than half of the step."""
+    case = case_of(tmp_path, *laid_out([(1000, 0), (600, 0)] * 3, [(600, 0), (1000, 0)] * 3))
+    case = given(replace(case, job=replace(case.job, facts=replace(case.job.facts, pp=2))), **BF16)
+    gain = gain_of(result("PD401", case))
+    assert gain.high_ms == pytest.approx(0.55)
+    assert gain.assumptions[-1] == "at most half of the step"
+    assert len(gain.assumptions) == 2
 
 
 def test_of_a_job_that_mixes_fp8_and_bf16_nobody_knows_which_layers_run_in_it(tmp_path: Path) -> None:

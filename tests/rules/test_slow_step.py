@@ -10,7 +10,7 @@ import pytest
 from perfdoc.rules.engine.case import Case
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.timeline import TimelineBuilder
-from tests.rules.cases import US, case_of, result
+from tests.rules.cases import US, case_of, evidence_of, result
 
 EVEN = (500, 0)
 
@@ -101,3 +101,20 @@ def test_steps_that_differ_as_they_do_and_small_excess_are_none(tmp_path: Path) 
     assert result("PD210", case_of(tmp_path, *laid_out(scattered))).state == "passes"
     # 100 us over 600 once in 8 steps are 2 % of the time.
     assert result("PD210", slow_once(tmp_path, (600, 0))).state == "passes"
+
+
+def test_steps_of_two_lengths_blame_none(tmp_path: Path) -> None:
+    """Six of 16 take about 110 us more: the longest costs a sixteenth of what it is above the mean of the
+    others, 655 - 557 = 98 us, and that is 1.1 % of the mean step of 563 us."""
+    busy = (496, 606, 488, 509, 497, 499, 616, 512, 605, 508, 501, 635, 628, 488, 497, 605)
+    case = case_of(tmp_path, *laid_out([(us - 80, 0) for us in busy]))
+    found = result("PD210", case)
+    assert (found.state, evidence_of(found)) == ("passes", ["1 of 16"])
+
+
+def test_a_slow_step_among_scattered_ones_is_compared_with_the_median(tmp_path: Path) -> None:
+    # Without the one of 3,100 us the others are 600 to 760, 682 in the mean; with it 924.
+    steps = [500, 660, 540, 580, 620, 3000, 580, 560, 600, 600]
+    found = result("PD210", case_of(tmp_path, *laid_out([(us, 0) for us in steps])))
+    assert "times as long as the median step, " in found.blames
+    assert found.evidence[-1].value == "682 µs, not 924 µs"

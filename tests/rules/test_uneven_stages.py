@@ -2,14 +2,18 @@
 loses is no matter of layers."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.results.what_if import WhatIfCause, no_what_if
 from perfdoc.rules.checks import pd305_uneven_stages
 from perfdoc.rules.engine.case import Case
+from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, result, with_predictions
 from tests.rules.simulated_cases import simulated_case
+from tests.rules.test_job_rules import planted
 
 LAYOUT = "pp=2,micro_batches=4"
 
@@ -108,7 +112,7 @@ def test_less_than_a_layer_cannot_be_spread(layers: tuple[float, ...], level: st
     assert (found.state, found.level) == ("fires", level)
     assert ("no split of whole layers is more even" in found.reason) == (level == "information")
     assert found.remedy.startswith(
-        "No layer can be moved" if level == "information" else "Move layers from the "
+        "No whole layer can be moved" if level == "information" else "Move layers from the "
     )
 
 
@@ -130,3 +134,47 @@ def test_communication_that_is_overlapped_and_too_long_for_the_compute_beside_it
     # Small buckets are mended by larger ones, and gradients that are reduced at the end by overlap.
     for layout, fault in (("dp=2", "small_buckets"), ("dp=2,micro_batches=2", "no_overlap=dp")):
         assert result("PD101", simulated_case("dense", layout, fault)).reason == "not hidden by compute"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "layers", "moved"),
+    [
+        # With one of 8 layers more, another stage takes 9/8 of the others: no better below that.
+        (1.06, 32, ""),
+        (1.125, 32, ""),
+        (1.2, 32, "about 1 of every 8 layers (15 %)"),  # 0.2 x 3 / 4 x 8 = 1.2
+        (1.63, 32, "about 4 of every 8 layers (47 %)"),  # 0.63 x 3 / 4 x 8 = 3.8
+        (1.06, 128, "about 1 of every 32 layers (5 %)"),  # 0.06 x 3 / 4 x 32 = 1.4
+        # Layers unknown: of 8 it would be 0.36, then 0.6, which one of 8 is too much for, then 1.2.
+        (1.06, None, ""),
+        (1.1, None, "about 8 % of the layers from"),
+        (1.2, None, "about 1 of every 8 layers (15 %)"),
+    ],
+)
+def test_a_long_end_stage_gives_whole_layers_or_none(
+    tmp_path: Path, ratio: float, layers: int | None, moved: str
+) -> None:
+    case = planted(tmp_path, JobSpec(dp=4, micro_batches=2))
+    cause = WhatIfCause(
+        kind="long_stage",
+        stage=3,
+        ratio=ratio,
+        peers=3,
+        step_ns=955_000,
+        saved_ns=45_000,
+        low_ns=45_000,
+        high_ns=45_000,
+        even_ns=965_000,
+    )
+    what_if = replace(
+        no_what_if(""), state="measured", steps=2, measured_ns=1_000_000, step_ns=1_000_000, causes=[cause]
+    )
+    set_ = {} if layers is None else {"num_layers": layers}
+    case = replace(case, what_if=replace(what_if, pp=4), configuration=Configuration(values={**set_}))
+    found = pd305_uneven_stages.evaluate(case)
+    assert found.remedy.startswith("Move about" if moved else "No whole layer can be moved")
+    assert moved in found.remedy
+    # 45 us at most without the excess; 35 us with it spread over all stages, which takes layers.
+    assert found.gain is not None
+    expected = ("replay", 0.035, 0.045) if moved else ("ceiling", None, 0.045)
+    assert (found.gain.method, found.gain.mid_ms, found.gain.high_ms) == expected

@@ -153,6 +153,7 @@ def _said(
         failed_allocations=failed,
         step_times=job.step_times,
         ranks_of_job=job.world_size or job.facts.world_size,
+        collectives=job.tables.collectives,
         doubts=unknown_class_words(ranks, analyses.kernels).strip(),
     )
     return *verdict_of(ranks, judged.opportunities, judged.results, seen), told

@@ -12,6 +12,7 @@ from perfdoc.results.figures import brief, plural, share, significant, size
 from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
 from perfdoc.results.names import sentences
 from perfdoc.results.step_times import StepTimes
+from perfdoc.results.tables import CollectiveSize
 from perfdoc.rules.facts.exposed import server_link
 
 _WAITS: Mapping[str, str] = MappingProxyType(
@@ -70,6 +71,8 @@ class Evidence:
     step_times: StepTimes
     ranks_of_job: int | None
     """None unknown."""
+    collectives: Sequence[CollectiveSize] = ()
+    """With the number of ranks of their groups."""
     doubts: str
     """What is hidden or of unknown class; empty where nothing much is."""
 
@@ -154,7 +157,11 @@ def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Itera
     rates = [(row.bus_bandwidth_gbps, row.total_ns) for row in of if row.bus_bandwidth_gbps is not None]
     if rates and (total := sum(ns for _, ns in rates)):
         reached = sum(rate * ns for rate, ns in rates) / total
-        link = server_link(ranks[0].gpu.name, seen.ranks_of_job or 0)
+        groups = {r.ranks for r in seen.collectives if (r.dimension, r.collective) == (dimension, most)}
+        known = len(groups) == 1 and 0 < (seen.ranks_of_job or 0) <= 8  # usually one server
+        link = server_link(ranks[0].gpu.name, groups.pop() or 0) if known else None
+        if link and reached > link[1]:  # summed in the switch (NVLS)
+            link = None
         part = f", {share(reached / link[1])} of {link[0]}'s {link[1]:g} GB/s" if link else ""
         large = sum(row.bytes or 0 for row in of) >= _LARGE_BYTES * sum(row.count for row in of)
         slow = link is not None and some and large and reached < _A_TRANSFER * link[1]
