@@ -179,7 +179,7 @@ BUDGET = {
     "profiling": 7_725,  # no end of a training; MFU only of certain tokens and heads; full disks, checksums
     "reports": 7_784,  # commands alone, to be copied; what shows each degree of the layout
     "results": 3_832,  # paid by src: a leak in words; slow steps; the what-if study, ranks by their files
-    "rules": 15_834,  # whole layers, buckets by bytes; a slow step; host waits; culprit, late absent ranks
+    "rules": 15_835,  # whole layers, buckets by bytes; a slow step; host waits; culprit, late absent ranks
     "simulator": 13_024,  # paid by src: slow links of several sizes; absent ranks that are awaited
     "src": 22_139,  # jobs that are followed as they train, each part of a step by itself; verdict and account
     "traces": 9_739,  # paid by results, src: allocations in any capture; times in nanoseconds

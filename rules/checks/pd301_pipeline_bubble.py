@@ -70,6 +70,7 @@ def evaluate(case: Case) -> Verdict:
         level="problem" if _too_large(case) else "information",
         reason=_reason(case),
         evidence=evidence,
+        action="Shrink the pipeline bubble and waits for late stages",  # of both is the bound
         remedy=f"{_not_more_chunks(case)}More micro-batches per step shrink the bubble; "
         "so does a smaller micro-batch at the same global batch, if its kernels stay efficient.",
         advice=[*_chunks(case, found.vpp), *_more(case), *_reduce_meanwhile(case)],

@@ -147,7 +147,7 @@ def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Itera
     kinds = {row.collective for row in rows}
     most = max(kinds, key=lambda kind: sum(row.exposed_ns for row in rows if row.collective == kind))
     of = [row for row in rows if row.collective == most]
-    slow, some = False, seen.ranks_of_job is not None and seen.ranks_of_job > len(ranks)
+    some = seen.ranks_of_job is not None and seen.ranks_of_job > len(ranks)
     often = sum(row.count for row in of) / _units(ranks)
     what = most.replace("_", "-") or "unnamed communication"
     said = [f"Mostly {what}: {significant(often)} a {_unit(ranks)}"]
@@ -165,13 +165,12 @@ def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Itera
         part = f", {share(reached / link[1])} of {link[0]}'s {link[1]:g} GB/s" if link else ""
         large = sum(row.bytes or 0 for row in of) >= _LARGE_BYTES * sum(row.count for row in of)
         slow = link is not None and some and large and reached < _A_TRANSFER * link[1]
-        said.append(f"{significant(reached)} GB/s (bus){part}{'' if slow else ', waiting included'}")
+        waiting = "so most is likely waiting" if slow else "waiting included"
+        said.append(f"{significant(reached)} GB/s (bus){part}, {waiting}")
     hidden, own = sum(row.hidden_ns for row in of), sum(row.total_ns for row in of)
     said += [f"{share(hidden / own)} of it hidden"] if own else []
     yield f"{', '.join(said)}."
-    if slow:
-        yield "Too slow for a transfer: most is likely waiting for other ranks."
-    elif some and not seen.who_waits:
+    if some and not seen.who_waits:
         shown = f"{len(ranks):,} of {seen.ranks_of_job:,} ranks captured"
         yield f"{shown}: waiting for others is not told from transfer."
 
