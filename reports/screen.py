@@ -284,7 +284,7 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, shown: Ranked | None,
         base = outlook.base_words(diagnosis)
         # By the row before them, unless the verdict had it.
         told = shown is not None and shown.row.blamed != "cause" and _apart(diagnosis)
-        beside = [*([] if told else [f"of {base}"]), "each alone"] if base else []
+        beside = [*([] if told else [f"of {base}"]), "each alone, with waits it ends"] if base else []
         beside += [f"{more:,} more: {rest}"] if more else []
         given = f" ({'; '.join(beside)})" if beside else ""
         page.lines += [""] * room.blank

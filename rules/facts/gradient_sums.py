@@ -100,9 +100,9 @@ def _buckets(often: float, sizes: Sequence[int | None], steps: int) -> list[str]
     a_step_mb = sum(size or 0 for size in sizes) / steps / (1 << 20)
     if not often or None in sizes or a_step_mb < 1:
         return []
-    cap = float(f"{max(1.0, a_step_mb / 8):.1g}")  # one digit
+    cap = significant(max(1.0, a_step_mb / 8), 1).replace(",", "")
     messages = "1 message a step begins" if often == 1 else f"{significant(often)} messages a step begin"
-    return [f"bucket_cap_mb={cap:g} (25 by default): {messages} late."]
+    return [f"bucket_cap_mb={cap} (25 by default): {messages} late."]
 
 
 MANY_RANKS = 128

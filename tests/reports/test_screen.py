@@ -137,7 +137,7 @@ def test_a_thing_to_do_has_its_gain_and_the_setting_in_the_job_s_own_words() -> 
     first, second = shown[shown.index("Next: ") :].split(" 2. ")
     assert first.startswith("Next: PD501 ")
     assert "saves at most 100 ms a step, 64.7 % (upper bound, not predicted)." in " ".join(first.split())
-    assert "Then (of the step, 154 ms; each alone):" in first
+    assert "Then (of the step, 154 ms; each alone, with waits it ends):" in first
     assert second.startswith("PD202 ")
     assert second.splitlines()[0].endswith(": 2 ms, 1.3 %")
     assert "\n    set (Megatron-LM): --manual-gc true\n" in second
