@@ -7,7 +7,7 @@ from statistics import fmean, median_low
 
 from perfdoc.records import dataclass
 from perfdoc.reports.leaves import family_shares, family_values, leaf_values, parts_of, total_values
-from perfdoc.reports.over_ranks import apart, device_word
+from perfdoc.reports.over_ranks import apart, device_word, longest_step_ns
 from perfdoc.reports.summary import PEAK_NAMES
 from perfdoc.results import Diagnosis, Mfu, Rank
 from perfdoc.results.figures import brief, duration, flops, plural, share, significant, size
@@ -40,20 +40,14 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     if steps and kinds == ["steps"]:
         middle, mean = median_low(steps), round(fmean(steps))
         notes = [f"mean of {plural(len(steps), 'step')}" + ("" if len(ranks) == 1 else " over all ranks")]
-        other = brief(max(rank.window.duration_ns // max(rank.window.steps, 1) for rank in ranks))
+        other = brief(longest_step_ns(ranks))
         other = f"longest rank {other}" if other != brief(mean) else ""
         other = f"median {duration(middle)}" if apart(middle, mean) else other
         notes += [other] if other else []
         if duration(min(steps)) != duration(max(steps)):
             notes.append(f"{duration(min(steps))} to {duration(max(steps))}")
         return Figure(
-            label="Step time",
-            value=duration(mean),
-            notes=notes,
-            key="",
-            ns=mean,
-            known=True,
-            beside=other,
+            label="Step time", value=duration(mean), notes=notes, key="", ns=mean, known=True, beside=other
         )
     lengths = [rank.window.duration_ns for rank in ranks]
     longest = max(lengths)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from perfdoc.reports.advice import MINUS, excluding, rough
-from perfdoc.reports.over_ranks import apart
+from perfdoc.reports.over_ranks import apart, longest_step_ns
 from perfdoc.reports.ranking import Ranked, ranking
 from perfdoc.results import Combined, Diagnosis, Gain
 from perfdoc.results.figures import plural, share
@@ -135,8 +135,8 @@ def _base(step_ns: float, of: str, diagnosis: Diagnosis) -> str:
     if of != "step" or not shown or not apart(fmean(shown), step_ns):
         return f"the {of}"
     free = diagnosis.analyses.step_times.unprofiled
-    most_ns = max(rank.window.duration_ns / max(rank.window.steps, 1) for rank in diagnosis.ranks)
-    lengths = {"unprofiled": free.median_ns if free else 0, "longest rank's": most_ns}
+    longest_ns = longest_step_ns(diagnosis.ranks)
+    lengths = {"unprofiled": free.median_ns if free else 0, "longest rank's": longest_ns}
     which = next((name for name, ns in lengths.items() if not apart(ns, step_ns)), "replayed")
     return f"the {which} step ({rough(step_ns / 1e6)})"
 

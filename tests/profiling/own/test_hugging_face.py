@@ -13,16 +13,9 @@ import pytest
 
 from perfdoc.profiling.logs import StepRecord, read_steps
 from perfdoc.profiling.own.recording import stop
+from tests.profiling.own.tiny_model import TINY
 
-LLAMA = {
-    "model_type": "llama",
-    "num_hidden_layers": 1,
-    "hidden_size": 4,
-    "num_attention_heads": 1,
-    "intermediate_size": 8,
-    "vocab_size": 16,
-    "architectures": ["LlamaForCausalLM"],
-}
+LLAMA = {**TINY, "architectures": ["LlamaForCausalLM"]}
 """Of 1,536 operations a token of a sequence of 8, by hand in test_recording.py."""
 LOOP = SimpleNamespace(should_evaluate=False, should_save=False)
 ARGUMENTS = SimpleNamespace(logging_steps=10, report_to=[])

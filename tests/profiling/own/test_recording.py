@@ -27,6 +27,7 @@ from perfdoc.profiling.run_directory import ENDED, RunDirectory
 from perfdoc.profiling.step_log import KEPT, MAX_UNWRITTEN, MIN_STEPS, MOST_ROWS, StepLog, shortened
 from perfdoc.profiling.vocabulary import BACKWARD, DATA, EVALUATION, FORWARD
 from perfdoc.watch.follow import FollowedRun
+from tests.profiling.own.tiny_model import TINY
 
 MS = 1_000_000
 
@@ -376,14 +377,6 @@ def test_what_a_loader_gives_is_counted(needs_torch: None) -> None:
     ]
 
 
-TINY = {
-    "model_type": "llama",
-    "num_hidden_layers": 1,
-    "hidden_size": 4,
-    "num_attention_heads": 1,
-    "intermediate_size": 8,
-    "vocab_size": 16,
-}
 MEGATRON = {
     "num_layers": 1,
     "hidden_size": 4,
