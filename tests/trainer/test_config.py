@@ -44,7 +44,7 @@ def test_origins_and_short_keys() -> None:
     assert rows["optimizer.lr"] == (1e-4, "override")
     assert rows["parallel.tensor_model_parallel_size"] == (2, "override")
     assert rows["recompute.recompute_modules"] == (("core_attn",), "override")
-    assert rows["training.train_iters"] == (200, "file tiny")
+    assert rows["training.train_iters"] == (100, "file tiny")
     assert rows["optimizer.adam_beta1"] == (0.9, "default")
     assert len(rows) == len(KEYS)
 
