@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from itertools import repeat
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -78,25 +79,35 @@ _SMALL = frozenset(
 """Columns of `Rows` that hold indices of threads and texts, and kinds."""
 
 
-class Rows:
-    """Columns of 64-bit integers, 8 bytes a value while a long trace is read; 4 of an index or a kind."""
+_Reader: TypeAlias = Callable[[object], int]
 
-    def __init__(self, *names: str) -> None:
+
+class Rows:
+    """Columns of 64-bit integers, 8 bytes a value while a long trace is read; 4 of an index or a kind.
+
+    readers: of the columns that are given as they stand in the file. Of whole numbers a reader keeps those of
+    one interval as they are.
+    """
+
+    def __init__(self, *names: str, readers: Mapping[str, _Reader] | None = None) -> None:
         self._columns = {name: array("i" if name in _SMALL else "q") for name in names}
-        self._added: list[tuple[int, ...]] = []
+        self._readers = [(readers or {}).get(name) for name in names]
+        self._added: list[tuple[Any, ...]] = []
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values()))) + len(self._added)
 
-    def add(self, *values: int) -> None:
-        """One row, in the order of the names, all known to fit. Many at once take a third of the time."""
+    def add(self, *values: Any) -> None:
+        """One row, in the order of the names, all known to fit or read. Many at once take a third of the
+        time."""
         self._added.append(values)
         if len(self._added) == _AT_ONCE:
             self._append()
 
     def _append(self) -> None:
-        for column, values in zip(self._columns.values(), zip(*self._added, strict=True), strict=True):
-            column.extend(values)
+        columns = zip(self._columns.values(), self._readers, zip(*self._added, strict=True), strict=True)
+        for column, reader, values in columns:
+            column.extend(values if reader is None else _read(reader, values))
         self._added.clear()
 
     def columns(self) -> dict[str, NDArray[Any]]:
@@ -104,6 +115,16 @@ class Rows:
         if self._added:
             self._append()
         return {name: np.asarray(column) for name, column in self._columns.items()}
+
+
+def _read(reader: _Reader, values: Sequence[Any]) -> Iterable[int]:
+    """What a reader makes of each value; of numbers that are all plain, or all missing, it is asked once."""
+    kinds = set(map(type, values))
+    if kinds == {int} and all(reader(end) == end for end in (min(values), max(values))):
+        return values
+    if kinds == {type(None)}:
+        return repeat(reader(None), len(values))
+    return map(reader, values)
 
 
 class Strings:

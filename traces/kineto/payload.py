@@ -36,6 +36,7 @@ _DTYPE_BYTES = {
     "complexdouble": 16,
 }
 
+_KNOWN_MAX = 10_000
 _INTEGERS = re.compile(r"-?\d+")
 
 
@@ -46,30 +47,52 @@ class PayloadRows:
         self._strings = strings
         self._rows = Rows(
             *("kernel", "range", "operation", "communicator", "group_name", "group_description"),
-            *("group_size", "bytes", "dtype", "sequence", "peer", "rank"),
-            *("sent_bytes", "received_bytes", "most_sent_bytes"),
+            *("group_size", "bytes", "dtype", "peer", "rank"),
+            *("sent_bytes", "received_bytes", "most_sent_bytes", "sequence"),
+            readers={"sequence": non_negative},
         )
+        self._known: dict[object, tuple[int, ...]] = {}
+        """Rows of metadata as it was written."""
         self.groups: dict[str, ProcessGroup] = {}
         """Process groups as the kernels describe them, by name."""
 
     def add(self, kernel: int, args: KernelArgs) -> None:
         """The metadata of row `kernel`; nothing when it carries none."""
+        written = (
+            *(args.collective, args.group_name, args.group_description, args.group_size, args.dtype),
+            *(args.in_elements, args.out_elements, args.source_rank, args.destination_rank, args.rank),
+        )
+        # 1 and True are equal and not alike; split sizes are nearly never the same twice.
+        key = (*written, *map(type, written)) if args.in_splits is None else None
+        try:
+            row = self._known.get(key)
+        except TypeError:  # a list
+            row = key = None
+        if row is None:
+            row = self._row(args)
+            if key is not None and len(self._known) < _KNOWN_MAX:
+                self._known[key] = row
+        if row:
+            self._rows.add(kernel, *row, args.sequence)
+
+    def _row(self, args: KernelArgs) -> tuple[int, ...]:
+        """What the metadata says but for the sequence number; empty where that is nothing."""
         collective, group = text(args.collective), text(args.group_name)
         if not collective and not group:
-            return
+            return ()
         intern, description = self._strings.intern, text(args.group_description)
         # Kineto's `Comms Id` hashes the sequence number too, so it is not NCCL's communicator id.
         communicator = 0
-        self._rows.add(
-            *(kernel, UNKNOWN, intern(collective), communicator, intern(group), intern(description)),
-            *(non_negative(args.group_size), message_bytes(args), intern(text(args.dtype))),
-            *(non_negative(args.sequence), _peer(collective, args), non_negative(args.rank)),
-            *all_to_all_bytes(args),
-        )
+        operation, name = intern(collective), intern(group)
         if group and group not in self.groups:
             self.groups[group] = ProcessGroup(
                 name=group, description=description, ranks=ranks_of(args.group_ranks), backend=""
             )
+        return (
+            *(UNKNOWN, operation, communicator, name, intern(description), non_negative(args.group_size)),
+            *(message_bytes(args), intern(text(args.dtype)), _peer(collective, args)),
+            *(non_negative(args.rank), *all_to_all_bytes(args)),
+        )
 
     def table(self) -> Payloads:
         """The rows so far."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -63,6 +64,14 @@ _EXTRAS = {
 }
 
 
+_READERS = {
+    **dict.fromkeys(("correlation", "source_correlation"), correlation_id),
+    **dict.fromkeys(("stream", "source_stream", "event", "bytes"), non_negative),
+    **dict.fromkeys(("grid_blocks", "block_threads"), product),
+    "graph_node": positive,
+}
+
+
 class EventRows:
     """Everything that the events of one file say, row by row."""
 
@@ -75,17 +84,20 @@ class EventRows:
         self.kernels = Rows(
             *("start_ns", "end_ns", "ordinal", "stream", "correlation", "name", "full_name"),
             *("grid_blocks", "block_threads", "graph_node"),
+            readers=_READERS,
         )
         self.copies = Rows(
             *("start_ns", "end_ns", "ordinal", "stream", "correlation", "kind", "bytes", "pinned"),
             "graph_node",
+            readers=_READERS,
         )
-        self.api_calls = Rows("start_ns", "end_ns", "thread", "correlation", "name")
+        self.api_calls = Rows("start_ns", "end_ns", "thread", "correlation", "name", readers=_READERS)
         self.syncs = Rows(
             *("start_ns", "end_ns", "ordinal", "stream", "correlation", "kind", "event"),
             *("source_stream", "source_correlation"),
+            readers=_READERS,
         )
-        self.event_records = Rows("ordinal", "stream", "correlation", "event", "time_ns")
+        self.event_records = Rows(*("ordinal", "stream", "correlation", "event", "time_ns"), readers=_READERS)
         self.ranges = Rows("start_ns", "end_ns", "thread", "name", "kind")
         self.operators = Rows("start_ns", "end_ns", "thread", "name", "dims", "dtypes", "values", "strides")
         self.memory = Rows("time_ns", "ordinal", "thread", "allocated_bytes", "reserved_bytes")
@@ -93,6 +105,7 @@ class EventRows:
         self.python_calls = Rows("start_ns", "end_ns", "thread", "name")
         self._extras: set[str] = set()
         self._own_frame: dict[str, bool] = {}
+        self._kernel_names: dict[str, tuple[int, int]] = {}
         self.payloads = PayloadRows(self.strings)
         self._seen = 0
         self.damage = Damage()
@@ -132,7 +145,7 @@ class EventRows:
                     continue
                 event = repaired
             try:
-                if event.ph in ("B", "E"):
+                if event.ph != "X" and event.ph in ("B", "E"):
                     event = self._halves.whole(event, self._thread_key(event))
                 if event.ph == "X":
                     reader = readers.get(event.cat)
@@ -195,26 +208,26 @@ class EventRows:
 
     def _kernel(self, event: Event) -> None:
         args = decode_args(KERNEL_ARGS, event.args)
-        start, end, ordinal, stream, correlation = self._on_device(event, args)
-        name = self._name_on_device(event, "kernel")
-        interned = self.strings.intern(short_name(name)), self.strings.intern(name)
-        self.payloads.add(len(self.kernels), args)
-        self.kernels.add(
-            *(start, end, ordinal, stream, correlation, *interned),
-            *(product(args.grid), product(args.block), positive(args.graph_node)),
-        )
+        on_device = self._on_device(event, args)
+        interned = self._kernel_names.get(event.name) if is_text(event.name) else None
+        if interned is None:
+            name = self._name_on_device(event, "kernel")
+            interned = self.strings.intern(short_name(name)), self.strings.intern(name)
+            self._kernel_names[name] = interned
+        if args.collective is not None or args.group_name is not None:
+            self.payloads.add(len(self.kernels), args)
+        self.kernels.add(*on_device, *interned, args.grid, args.block, args.graph_node)
 
     def _copy(self, event: Event) -> None:
         args = decode_args(COPY_ARGS, event.args)
-        start, end, ordinal, stream, correlation = self._on_device(event, args)
+        on_device = self._on_device(event, args)
         if str(event.cat).lower().endswith("memset"):
             kind, pinned = CopyKind.MEMSET, -1
         else:
             name = self._name_on_device(event, "copy")
             pinned = 0 if "Pageable" in name[:40] else 1 if "Pinned" in name[:40] else -1
             kind = copy_kind(name)
-        moved, node = non_negative(args.bytes), positive(args.graph_node)
-        self.copies.add(start, end, ordinal, stream, correlation, kind, moved, pinned, node)
+        self.copies.add(*on_device, kind, args.bytes, pinned, args.graph_node)
 
     def _api_call(self, event: Event) -> None:
         args = decode_args(LAUNCH_ARGS, event.args)
@@ -224,25 +237,22 @@ class EventRows:
         except ValueError as error:  # what it launched is known all the same
             start = end = instant_ns(event.ts)
             self.damage.add("call", str(error).partition(" (")[0], done=AS_INSTANT)
-        self.api_calls.add(start, end, self._thread(event), correlation_id(args.correlation), name)
+        self.api_calls.add(start, end, self._thread(event), args.correlation, name)
 
     def _sync(self, event: Event) -> None:
         args = decode_args(SYNC_ARGS, event.args)
         start, end, ordinal, _, correlation = self._on_device(event, args)
         kind = SYNC_KINDS.get(text(args.kind) or self._name(event), SyncKind.OTHER)
         self.syncs.add(
-            *(start, end, ordinal, non_negative(args.stream), correlation, kind, non_negative(args.event)),
-            *(non_negative(args.source_stream), correlation_id(args.source_correlation)),
+            *(start, end, ordinal, args.stream, correlation, kind, args.event),
+            *(args.source_stream, args.source_correlation),
         )
 
     def _event_record(self, event: Event) -> None:
         args = decode_args(EVENT_ARGS, event.args)
         # CUPTI before 12.8 has no time for records; Kineto then writes 0 (or what is left of the origin).
         time = max(instant_ns(event.ts), 0) or UNKNOWN
-        ordinal, stream = self._ordinal(event, args), non_negative(args.stream)
-        self.event_records.add(
-            ordinal, stream, correlation_id(args.correlation), non_negative(args.event), time
-        )
+        self.event_records.add(self._ordinal(event, args), args.stream, args.correlation, args.event, time)
 
     def _range(self, event: Event) -> None:
         start, end = interval_ns(event.ts, event.dur)
@@ -298,17 +308,16 @@ class EventRows:
         if args.stream is not None:
             self.unknown_on_device[category] += 1
 
-    def _on_device(self, event: Event, args: DeviceArgs) -> tuple[int, int, int, int, int]:
-        """Start, end (before the start where it is not known), device ordinal, stream and correlation of a
-        device's row."""
+    def _on_device(self, event: Event, args: DeviceArgs) -> tuple[int, int, int, Any, Any]:
+        """Start, end (before the start where it is not known), device ordinal, and as written stream and
+        correlation of a device's row."""
         try:
             start, end = interval_ns(event.ts, event.dur)
         except ValueError:
             start = instant_ns(event.ts)
             end = max(start - 1, -INT64_END)
         stream = args.stream if args.stream is not None else event.tid
-        ordinal, correlation = self._ordinal(event, args), correlation_id(args.correlation)
-        return start, end, ordinal, non_negative(stream), correlation
+        return start, end, self._ordinal(event, args), stream, args.correlation
 
     def _ordinal(self, event: Event, args: DeviceArgs) -> int:
         for candidate in (args.device, args.in_device, event.pid):
@@ -329,10 +338,12 @@ class EventRows:
         return event.name
 
     def _thread(self, event: Event) -> int:
-        key = self._thread_key(event)
-        index = self.threads.get(key)
+        pid, tid = event.pid, event.tid
+        plain = type(pid) is int and type(tid) is int
+        index = self.threads.get((pid, tid, "")) if plain else None
         if index is None:
-            index = self.threads[key] = len(self.threads)
+            key = self._thread_key(event)
+            index = self.threads.setdefault(key, len(self.threads))
         return index
 
     def _thread_key(self, event: Event) -> tuple[int, int, str]:

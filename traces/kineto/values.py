@@ -36,6 +36,8 @@ _TO_MICROSECONDS = (
 # Sums of two numbers below 10^19 stay exact down to 10^-40; past that digits cannot move a rounding.
 _CONTEXT = Context(prec=60, Emax=999_999_999, Emin=-999_999_999)
 _MAX_EXPONENT = 20
+_DIGITS_MAX = 40
+"""Longer numbers go the exact way."""
 
 
 class Number(str):
@@ -61,6 +63,10 @@ def interval_ns(start_us: object, duration_us: object) -> tuple[int, int]:
     start, duration = _thousandths(start_us, "ts"), _thousandths(duration_us, "dur")
     if start is not None and duration is not None:
         end = start + duration
+    elif start is not None and (parts := _whole_ns(duration_us)) is not None:
+        whole, rest, half = parts
+        end = start + whole
+        end += rest > half or (rest == half and end & 1)
     else:
         exact_start = _exact_us(start_us, "ts")
         exact_end = _CONTEXT.add(exact_start, _exact_us(duration_us, "dur"))
@@ -110,6 +116,15 @@ def _thousandths(value: object, field: str) -> int | None:
         return int(whole + decimals.ljust(3, "0"))
     except ValueError:
         return None  # an exponent
+
+
+def _whole_ns(value: object) -> tuple[int, int, int] | None:
+    """A duration in plain digits with more than three decimals: whole ns, what is left of one, and what half
+    of one is in the same unit; None of any other."""
+    whole, _, decimals = str(value)[:_DIGITS_MAX].partition(".")
+    if not (3 < len(decimals) < _DIGITS_MAX - 1 - len(whole) and whole.isdecimal() and decimals.isdecimal()):
+        return None
+    return int(whole + decimals[:3]), int(decimals[3:]), 5 * 10 ** (len(decimals) - 4)
 
 
 def _exact_us(value: object, field: str) -> Decimal:
@@ -302,16 +317,14 @@ THREAD_NAME_ARGS = msgspec.json.Decoder(ThreadNameArgs)
 
 def decode_args(decoder: msgspec.json.Decoder[_Args], args: msgspec.Raw, *, strict: bool = True) -> _Args:
     """The arguments of an event; missing ones are all None, odd ones an error unless not strict."""
-    content = bytes(args)
+    try:
+        return decoder.decode(args)  # as nearly all
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        content = bytes(args)
     if content in (b"", b"null"):
         content = b"{}"
     try:
-        try:
-            return decoder.decode(content)
-        except msgspec.ValidationError:
-            raise
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return decoder.decode(repair(content))
+        return decoder.decode(repair(content))
     except msgspec.DecodeError as error:
         if not strict:
             return decoder.decode(b"{}")
