@@ -179,7 +179,7 @@ def _of_ranks(
             start, end = int(rank.phase_start_ns[i]), int(rank.phase_end_ns[i])
             first = min(start, int(m.start_ns[rows].min(initial=start)))
             last = max(end, int(m.end_ns[rows].max(initial=end)))
-            idle = int(rank.idle_ns[i]) + empty_ns(rank, first, start) + empty_ns(rank, end, last)
+            idle = int(rank.idle_ns[i] + empty_ns(rank, first, start) + empty_ns(rank, end, last))
             waits = zip((m.end_ns - m.wait_ns)[rows].tolist(), m.bytes[rows].tolist(), strict=True)
             sums[position].add(
                 split_idle(

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, index_within, union
-from perfdoc.analyzers.device.activity import Activity, Communication
+from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.ledger.steps import exposed_pieces
 from perfdoc.analyzers.pipeline.messages import PP, Messages, find_messages
@@ -146,19 +146,21 @@ def _phases(
         source = "messages"
         comm = view.activity.communication
         work = work_of_passes(view.activity.compute, comm.start_ns, comm.end_ns, comm.dimension)
+        reducing_ns = np.sort(comm.start_ns[~np.isin(comm.dimension, (*INSIDE_A_PASS, PP))])
         for i, step in enumerate(steps):
             rows = np.flatnonzero(message_step == i)
             if len(rows):
                 inside = work.clip(step.start_ns, step.end_ns)
-                start[i], end[i] = _around(comm, inside, messages, rows, step.end_ns)
+                start[i], end[i] = _around(reducing_ns, inside, messages, rows, step.end_ns)
     start[end < 0] = -1
     return start, end, source
 
 
 def _around(
-    comm: Communication, work: Intervals, messages: Messages, rows: I64, step_end_ns: int
+    reducing_ns: I64, work: Intervals, messages: Messages, rows: I64, step_end_ns: int
 ) -> tuple[int, int]:
-    """The work of a stage by its messages alone, of the work and messages of a step.
+    """The work of a stage by its messages alone, of the work and messages of a step. reducing_ns: when
+    gradients are reduced, in order.
 
     It begins with the step's first compute, or behind the first message where that brings the first input.
     It ends before the last message where that takes the last output away, else with the last compute before
@@ -175,8 +177,8 @@ def _around(
     if last_sends:
         until = int(messages.start_ns[last]) + 1
     else:
-        later = (comm.start_ns >= messages.end_ns[last]) & ~np.isin(comm.dimension, (*INSIDE_A_PASS, PP))
-        until = int(comm.start_ns[later].min(initial=step_end_ns))
+        later = reducing_ns[np.searchsorted(reducing_ns, messages.end_ns[last]) :]
+        until = int(later[:1].min(initial=step_end_ns))
     at = int(np.searchsorted(work.start_ns, until)) - 1
     return begin, max(int(work.end_ns[max(at, 0)]), begin + 1)
 

@@ -8,7 +8,7 @@ on the path is a stage's own work. The parts telescope: they sum to the window e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -155,23 +155,22 @@ def find_windows(
     ]
     shared = common_steps(mine)
     pairs = pair_messages(mine, [steps for _, steps in shared])
+    by_step = np.array([steps for _, steps in shared], np.int64).reshape(-1, len(mine)).T
+    phases = [(r.phase_start_ns[i], r.phase_end_ns[i]) for r, i in zip(mine, by_step, strict=True)]
+    begin = np.array([at(s, start) for s, (start, _) in enumerate(phases)])
+    end = np.array([at(s, end) for s, (_, end) in enumerate(phases)])
+    first, last = begin.min(axis=0), end.max(axis=0)
+    idle = np.array(
+        [
+            r.idle_ns[i]
+            + empty_ns(r, phases[s][0] - (begin[s] - first), phases[s][0])
+            + empty_ns(r, phases[s][1], phases[s][1] + (last - end[s]))
+            for s, (r, i) in enumerate(zip(mine, by_step, strict=True))
+        ]
+    )
+    idle = np.minimum(idle, last - first)
     windows = []
     for number, (name, steps) in enumerate(shared):
-        local = [
-            (r.phase_start_ns[i : i + 1], r.phase_end_ns[i : i + 1]) for r, i in zip(mine, steps, strict=True)
-        ]
-        begin = [int(at(s, a)[0]) for s, (a, _) in enumerate(local)]
-        end = [int(at(s, b)[0]) for s, (_, b) in enumerate(local)]
-        first, last = min(begin), max(end)
-        idle = [
-            min(
-                last - first,
-                int(r.idle_ns[i])
-                + empty_ns(r, int(local[s][0][0]) - (begin[s] - first), int(local[s][0][0]))
-                + empty_ns(r, int(local[s][1][0]), int(local[s][1][0]) + (last - end[s])),
-            )
-            for s, (r, i) in enumerate(zip(mine, steps, strict=True))
-        ]
         messages, impossible = match_messages(
             mine, steps, times, pairs.take(pairs.window == number), 2 * resolution_ns
         )
@@ -179,13 +178,16 @@ def find_windows(
             Window(
                 positions=members,
                 step=name,
-                duration_ns=last - first,
-                idle_ns=tuple(idle),
+                duration_ns=int(last[number] - first[number]),
+                idle_ns=tuple(idle[:, number].tolist()),
                 compute_ns=tuple(int(r.compute_ns[i]) for r, i in zip(mine, steps, strict=True)),
                 step_ns=tuple(
                     int(r.step_end_ns[i] - r.step_start_ns[i]) for r, i in zip(mine, steps, strict=True)
                 ),
-                path=critical_path(messages, first, last, int(np.argmax(end)), fastest_ns),
+                path=critical_path(
+                    *(messages, int(first[number]), int(last[number])),
+                    *(int(np.argmax(end[:, number])), fastest_ns),
+                ),
                 impossible_ns=impossible,
                 messages=sum(len(m.row) for m in messages),
                 matched=sum(bool(p) for m in messages for p in m.partners),
@@ -194,9 +196,10 @@ def find_windows(
     return windows
 
 
-def empty_ns(rank: PipelineRank, start_ns: int, end_ns: int) -> int:
-    """Time of [start, end), which lies outside of the rank's phase, without compute."""
-    return end_ns - start_ns - int(rank.outside.covered_within(start_ns, end_ns))
+def empty_ns(rank: PipelineRank, start_ns: Any, end_ns: Any) -> I64:
+    """Time of each [start, end), which lies outside of the rank's phase, without compute."""
+    empty: I64 = end_ns - start_ns - rank.outside.covered_within(start_ns, end_ns)
+    return empty
 
 
 def fastest_by_bytes(ranks: Sequence[PipelineRank]) -> dict[int, int]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -156,7 +156,7 @@ def predict(
 def _unlike(edits: Sequence[Edit], ledgers: Sequence[Ledger], noise_ns: float) -> str:
     """Why the replayed steps do not stand for their window: on a rank they are longer or shorter than mean
     ones, or hold more or less of what the changes act on; empty where they do."""
-    leaves = {leaf for edit in edits for leaf in edit.leaves}
+    leaves = frozenset(leaf for edit in edits for leaf in edit.leaves)
     for ledger in ledgers:
         if not isinstance(ledger, SplitLedger) or (part := ledger.replayed) is None:
             continue
@@ -242,8 +242,8 @@ def _cap(edits: Sequence[Edit], ledgers: Sequence[Ledger], without: frozenset[st
     Two ranks that collect garbage for 120 ms each, one after the other: each has idle.gc 120 and waits 120
     in exposed_comm for the other; without collections 240 are gained.
     """
-    leaves = {leaf for edit in edits for leaf in edit.leaves} - without
-    of_hosts = {leaf for leaf in _OF_HOSTS if _named(leaf, leaves)}
+    leaves = frozenset(leaf for edit in edits for leaf in edit.leaves) - without
+    of_hosts = frozenset(leaf for leaf in _OF_HOSTS if _named(leaf, leaves))
     idle = [_held(ledger, of_hosts) for ledger in ledgers]
     found = 0
     for ledger, own in zip(ledgers, idle, strict=True):
@@ -253,11 +253,12 @@ def _cap(edits: Sequence[Edit], ledgers: Sequence[Ledger], without: frozenset[st
     return found
 
 
-def _held(ledger: Ledger, leaves: set[str]) -> int:
+def _held(ledger: Ledger, leaves: frozenset[str]) -> int:
     return sum(ns for name, ns in ledger.by_leaf.items() if _named(name, leaves))
 
 
-def _named(name: str, leaves: set[str]) -> bool:
+@lru_cache(maxsize=4096)
+def _named(name: str, leaves: frozenset[str]) -> bool:
     """Whether a leaf, or what it is a part of, is among these: `idle.host.launching` is of `idle`. A leaf
     that is not split stands for its parts."""
     parts = name.split(".")
