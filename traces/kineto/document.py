@@ -142,13 +142,17 @@ def _facts_around(head: bytes, tail: bytes | None) -> Facts:
             break
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
+    return _facts_of(file, repaired=True, broken_off=tail is None)
+
+
+def _facts_of(file: _File, *, repaired: bool, broken_off: bool = False) -> Facts:
     return Facts(
         schema=file.schema,
         device_properties=file.device_properties,
         distributed=file.distributed,
         base_time_ns=file.base_time_ns,
-        repaired=True,
-        broken_off=tail is None,
+        repaired=repaired,
+        broken_off=broken_off,
     )
 
 
@@ -229,14 +233,7 @@ class _Pass:
             raise TraceError(self._path, "a JSON list without events is no profiler trace.", NOT_A_TRACE)
         if self._refused is not None:
             raise self._refused
-        facts = Facts(
-            schema=file.schema,
-            device_properties=file.device_properties,
-            distributed=file.distributed,
-            base_time_ns=file.base_time_ns,
-            repaired=self._repaired,
-        )
-        return facts, self._reader
+        return _facts_of(file, repaired=self._repaired), self._reader
 
     def _decoded(self, text: bytes) -> tuple[_File, list[msgspec.Raw], int]:
         """The keys, the events and where their list begins."""

@@ -110,14 +110,8 @@ def message_bytes(args: KernelArgs) -> int:
     """
     element = _DTYPE_BYTES.get(_compact(text(args.dtype)))
     sent, received = non_negative(args.in_elements), non_negative(args.out_elements)
-    count = UNKNOWN
-    match _COUNT.get(_compact(text(args.collective))):
-        case "sent":
-            count = sent
-        case "received":
-            count = received
-        case "per_peer":
-            count = _per_peer(sent, args)
+    counts = {"sent": sent, "received": received, "per_peer": _per_peer(sent, args)}
+    count = counts.get(_COUNT.get(_compact(text(args.collective)), ""), UNKNOWN)
     if element is None or count == UNKNOWN:
         return UNKNOWN
     return integer(count * element)

@@ -338,13 +338,7 @@ class EventRows:
         return event.name
 
     def _thread(self, event: Event) -> int:
-        pid, tid = event.pid, event.tid
-        plain = type(pid) is int and type(tid) is int
-        index = self.threads.get((pid, tid, "")) if plain else None
-        if index is None:
-            key = self._thread_key(event)
-            index = self.threads.setdefault(key, len(self.threads))
-        return index
+        return self.threads.setdefault(self._thread_key(event), len(self.threads))
 
     def _thread_key(self, event: Event) -> tuple[int, int, str]:
         pid, tid = event.pid, event.tid
