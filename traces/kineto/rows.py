@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +38,18 @@ from perfdoc.traces.kineto.values import (
     KERNEL_ARGS,
     LAUNCH_ARGS,
     MEMORY_ARGS,
+    READERS,
     SYNC_ARGS,
     SYNC_KINDS,
     THREAD_NAME_ARGS,
     DeviceArgs,
     copy_kind,
-    correlation_id,
     decode_args,
     instant_ns,
     integer,
     interval_ns,
     is_text,
     non_negative,
-    positive,
-    product,
     remedy_of,
     text,
 )
@@ -64,12 +63,7 @@ _EXTRAS = {
 }
 
 
-_READERS = {
-    **dict.fromkeys(("correlation", "source_correlation"), correlation_id),
-    **dict.fromkeys(("stream", "source_stream", "event", "bytes"), non_negative),
-    **dict.fromkeys(("grid_blocks", "block_threads"), product),
-    "graph_node": positive,
-}
+_rows = partial(Rows, readers=READERS)
 
 
 class EventRows:
@@ -81,28 +75,25 @@ class EventRows:
         self.threads: dict[tuple[int, int, str], int] = {}
         self.thread_names: dict[tuple[int, int, str], str] = {}
         self.process_names: set[str] = set()
-        self.kernels = Rows(
+        self.kernels = _rows(
             *("start_ns", "end_ns", "ordinal", "stream", "correlation", "name", "full_name"),
             *("grid_blocks", "block_threads", "graph_node"),
-            readers=_READERS,
         )
-        self.copies = Rows(
+        self.copies = _rows(
             *("start_ns", "end_ns", "ordinal", "stream", "correlation", "kind", "bytes", "pinned"),
             "graph_node",
-            readers=_READERS,
         )
-        self.api_calls = Rows("start_ns", "end_ns", "thread", "correlation", "name", readers=_READERS)
-        self.syncs = Rows(
+        self.api_calls = _rows("start_ns", "end_ns", "thread", "correlation", "name")
+        self.syncs = _rows(
             *("start_ns", "end_ns", "ordinal", "stream", "correlation", "kind", "event"),
             *("source_stream", "source_correlation"),
-            readers=_READERS,
         )
-        self.event_records = Rows(*("ordinal", "stream", "correlation", "event", "time_ns"), readers=_READERS)
-        self.ranges = Rows("start_ns", "end_ns", "thread", "name", "kind")
-        self.operators = Rows("start_ns", "end_ns", "thread", "name", "dims", "dtypes", "values", "strides")
-        self.memory = Rows("time_ns", "ordinal", "thread", "allocated_bytes", "reserved_bytes")
+        self.event_records = _rows(*("ordinal", "stream", "correlation", "event", "time_ns"))
+        self.ranges = _rows("start_ns", "end_ns", "thread", "name", "kind")
+        self.operators = _rows("start_ns", "end_ns", "thread", "name", "dims", "dtypes", "values", "strides")
+        self.memory = _rows("time_ns", "ordinal", "thread", "allocated_bytes", "reserved_bytes")
         self._inputs = InputTexts(self.strings)
-        self.python_calls = Rows("start_ns", "end_ns", "thread", "name")
+        self.python_calls = _rows("start_ns", "end_ns", "thread", "name")
         self._extras: set[str] = set()
         self._own_frame: dict[str, bool] = {}
         self._kernel_names: dict[str, tuple[int, int]] = {}

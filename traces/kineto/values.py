@@ -297,6 +297,15 @@ def product(value: object) -> int:
     return total if total < INT64_END else UNKNOWN
 
 
+READERS = {
+    **dict.fromkeys(("correlation", "source_correlation"), correlation_id),
+    **dict.fromkeys(("stream", "source_stream", "event", "bytes"), non_negative),
+    **dict.fromkeys(("grid_blocks", "block_threads"), product),
+    "graph_node": positive,
+}
+"""Of columns that are kept as they stand in the file until many are read at once."""
+
+
 def text(value: object) -> str:
     """Text or a whole number as text; empty for anything else."""
     if is_text(value):
