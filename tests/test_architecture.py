@@ -179,9 +179,9 @@ BUDGET = {
     "profiling": 7_725,  # no end of a training; MFU only of certain tokens and heads; full disks, checksums
     "reports": 7_784,  # commands alone, to be copied; what shows each degree of the layout
     "results": 3_832,  # paid by src: a leak in words; slow steps; the what-if study, ranks by their files
-    "rules": 15_835,  # whole layers, buckets by bytes; a slow step; host waits; culprit, late absent ranks
+    "rules": 15_843,  # whole layers, buckets by bytes; a slow step; host waits; culprit, late ranks
     "simulator": 13_025,  # paid by src: slow links of several sizes; absent ranks that are awaited
-    "src": 22_160,  # jobs that are followed as they train; verdict and account; the parent measures too
+    "src": 22_154,  # jobs that are followed as they train; verdict and account; the parent measures too
     "traces": 9_791,  # allocations in any capture; times in nanoseconds; columns read many rows at once
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }

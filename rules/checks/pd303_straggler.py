@@ -152,6 +152,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         remedy=f"{cure(cause, case.program.vendor, costly(case))}." + (f" {note}." if note else ""),
         gain=gain_of(case, cause),
         blames=_waits_or_does(case, cause) if cause in leading(case.what_if) else "",
+        cause=cause,
     )
 
 

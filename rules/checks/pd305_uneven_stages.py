@@ -91,6 +91,7 @@ def evaluate(case: Case) -> Verdict:
     return fires(
         level="information" if whole or vain else "problem",
         blames="" if cause is None or cause not in leading(case.what_if) else does(cause, case.what_if),
+        cause=cause,
         reason=f"{reason}{why}",
         evidence=evidence,
         advice=advice,
@@ -128,6 +129,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         remedy=f"{remedy}{note}",
         gain=gain,
         blames=does(cause, case.what_if) if cause in leading(case.what_if) else "",
+        cause=cause,
         verify="Run again: forward and backward passes of the stages come closer, and the step shorter.",
         false_alarm="One slow GPU looks like a slow stage where only one replica was captured (PD303).",
     )

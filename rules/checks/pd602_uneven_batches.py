@@ -71,6 +71,7 @@ def evaluate(case: Case) -> Verdict:
             + (f" Its price is {cause.note}." if cause.note else ""),
             gain=gain_of(case, cause),
             blames=_UNEVEN if cause in leading(case.what_if) else "",
+            cause=cause,
             verify="Run again: passes of the micro-batches of a step are as long as one another.",
             false_alarm="Hot experts, which make other micro-batches long in each step too.",
         )

@@ -14,6 +14,7 @@ from perfdoc.records import dataclass
 from perfdoc.results.ranking import Opportunity
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import NOTHING_TO_SET, Evidence, RuleResult
+from perfdoc.results.what_if import WhatIfCause
 from perfdoc.rules.engine.advise import if_unset, settle
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import kept_gain
@@ -95,6 +96,8 @@ class Judged:
     opportunities: list[Opportunity]
     predictions: list[Prediction]
     """Those of the case, with the bounds of the rules that fire on them."""
+    cause: WhatIfCause | None
+    """That which the verdict names, where the replay of all ranks' operations found it."""
 
 
 def judge(case: Case, rules: Sequence[Rule] | None = None) -> Judged:
@@ -106,11 +109,13 @@ def judge(case: Case, rules: Sequence[Rule] | None = None) -> Judged:
         not_below_predictions(case, applied(rule, case)) for rule in (all_rules() if rules is None else rules)
     ]
     results = related(case, found)
-    times = {one.result.code: one.time for one in found}
+    rows = ranked(case, results, {one.result.code: one.time for one in found})
+    named = rows[0].codes[0] if rows and rows[0].blamed == "cause" else ""
     return Judged(
         results=results,
-        opportunities=ranked(case, results, times),
+        opportunities=rows,
         predictions=as_rules_say(case.gains.predictions, results),
+        cause=next((one.cause for one in found if one.result.code == named), None),
     )
 
 
@@ -162,7 +167,8 @@ def applied(rule: Rule, case: Case) -> Applied:
         worst=(verdict.worst or worst_of_time(case, time)) if verdict.state == "fires" else None,
     )
     # That the host waits, and no launches make the device idle, is known without a gain.
-    return Applied(result=result, time=() if gain is None and "idle.waits" not in time else time)
+    time = () if gain is None and "idle.waits" not in time else time
+    return Applied(result=result, time=time, cause=verdict.cause if result.blames else None)
 
 
 def verdict_of(rule: Rule, case: Case) -> Verdict:

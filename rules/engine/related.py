@@ -17,6 +17,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.records import dataclass
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import Related, RuleResult
+from perfdoc.results.what_if import WhatIfCause
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.blamed import TIME_OF
 from perfdoc.rules.engine.case import Case
@@ -36,6 +37,8 @@ class Applied:
     result: RuleResult
     time: tuple[str, ...]
     """The time that its gain reduces; empty without a gain, but for `idle.waits`."""
+    cause: WhatIfCause | None = None
+    """That which the result blames, where the replay of all ranks' operations found it."""
 
 
 def related(case: Case, applied: Sequence[Applied]) -> list[RuleResult]:

@@ -8,6 +8,7 @@ from typing import Literal
 from perfdoc.records import dataclass
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, WorstInstance
+from perfdoc.results.what_if import WhatIfCause
 from perfdoc.rules.engine.assumptions import Assumes
 from perfdoc.rules.engine.case import Case as Case
 from perfdoc.rules.engine.needs import Need
@@ -78,6 +79,8 @@ class Verdict:
     """What would make this a false alarm."""
     blames: str = ""
     """Who or what makes the step long, as `RuleResult.blames`: it then comes first."""
+    cause: WhatIfCause | None = None
+    """That which `blames` names, where the replay of all ranks' operations found it."""
     worst: WorstInstance | None = None
     """Its worst instance in the trace; None: the costliest instance of the time that it is about."""
 

@@ -14,18 +14,13 @@ MAX_NAMED = 4
 """Ranks in a sentence."""
 
 
-def why_blamed(found: WhatIfAnalysis | None, blames: str, moved: Prediction | None = None) -> str:
-    """What the step would take without the leading cause, and the next one; of ranks that were not captured,
-    the most that may be waiting for them. Empty where no cause leads, or the verdict `blames` another one.
+def why_blamed(found: WhatIfAnalysis, first: WhatIfCause | None, moved: Prediction | None = None) -> str:
+    """What the step would take without the cause that the verdict names, and the next one; of ranks that were
+    not captured, the most that may be waiting for them. Empty where the verdict names none of them.
 
     moved: whole layers, where that is predicted: a long stage then has that price, and even stages, which
     layers seldom divide into, are not spoken of."""
-    causes = leading(found)
-    if found is None or not causes or found.step_ns is None:
-        return ""
-    said = {id(c): does(c, found).startswith(blames) or _of(c, blames) for c in causes if blames}
-    first = next((c for c in causes if said.get(id(c))), None)
-    if first is None:
+    if first is None or found.step_ns is None:
         return ""
     if first.kind == "not_captured":
         where = " and ".join(first.kinds_of_wait[:2]) or "messages and collectives"
@@ -41,21 +36,18 @@ def why_blamed(found: WhatIfAnalysis | None, blames: str, moved: Prediction | No
         spread = f", {brief(first.even_ns)} with layers spread evenly"
         if moved is not None and (saved_ms := moved.gain.mid_ms or 0.0) > 0:
             spread = f", {brief(found.step_ns - round(saved_ms * 1e6))} with whole layers moved"
-    for cause in [c for c in causes if c is not first][:1]:
+    for cause in [c for c in leading(found) if c != first][:1]:
         what = does(cause, found)
         then = f"Then: {what[0].lower()}{what[1:]}, another {brief(cause.saved_ns)} of the step. "
         left_ns, without, spread = left_ns - cause.saved_ns, "without both", ""
-    then = f"{does(first, found)}. {then}" if _of(first, blames) else then  # which the verdict has not
+    if first.kind == "late_host":  # of which the verdict says who waits for them
+        then = f"{does(first, found)}. {then}"
     return f"{then}Simulated: {brief(found.step_ns)} as captured, {brief(left_ns)} {without}{spread}."
 
 
 def late_hosts(cause: WhatIfCause) -> str:
     """`ranks 0 and 6, launched late by their hosts`"""
     return f"{who(cause)}, launched late by {'its host' if is_one(cause) else 'their hosts'}"
-
-
-def _of(cause: WhatIfCause, blames: str) -> bool:
-    return cause.kind == "late_host" and blames.endswith(late_hosts(cause))
 
 
 def look_at_host(less: str) -> str:

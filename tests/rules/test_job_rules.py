@@ -17,7 +17,7 @@ from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import judge, own_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
-from perfdoc.rules.facts.culprit_words import does, why_blamed
+from perfdoc.rules.facts.culprit_words import why_blamed
 from perfdoc.simulator.replay.proposals import change_title
 from tests.analyzers.memory_planted import MIB, a_step, one
 from tests.captures.nsys_sqlite import write_nsys_sqlite
@@ -166,8 +166,8 @@ def test_pd303_leads_where_the_replay_of_operations_names_the_same_rank(
     found = result("PD303", _without_rank(replace(case, what_if=what_if), 2, 1.5 * saved_ns / 1e6))
     assert found.reason == LAST_IN
     assert found.blames.startswith("Rank 2 computes") == bool(found.blames) == named
-    assert why_blamed(what_if, found.blames) == ""
-    assert why_blamed(what_if, does(cause, what_if)).startswith("Simulated: ")
+    assert why_blamed(what_if, None) == ""
+    assert why_blamed(what_if, cause).startswith("Simulated: ")
 
 
 def _without_rank(case: Case, rank: int, saved_ms: float = 2.0) -> Case:
@@ -318,3 +318,39 @@ def test_the_rank_that_the_verdict_blames_leads_the_list(tmp_path: Path) -> None
     elsewhere = replace(case, job=replace(case.job, skew=other))
     assert result("PD303", case).blames
     assert not result("PD303", elsewhere).blames
+
+
+def test_the_cause_that_the_verdict_names_is_that_of_the_first_row_whatever_its_words(tmp_path: Path) -> None:
+    case = planted(tmp_path, JobSpec(dp=2, micro_batches=2))
+    causes = [
+        WhatIfCause(
+            kind=kind,
+            ranks=[rank],
+            peers=3,
+            step_ns=700,
+            saved_ns=saved,
+            low_ns=saved,
+            high_ns=saved,
+            ratio=1.3,
+        )
+        for kind, rank, saved in (("slow_rank", 2, 300), ("late_host", 3, 200))
+    ]
+    found = replace(no_what_if(""), state="measured", steps=2, measured_ns=1000, step_ns=1000, causes=causes)
+
+    def cause_of_verdict(first: float, second: float, blames: str = "Whoever is late") -> WhatIfCause | None:
+        rules = []
+        for code, frac, cause in (("PD998", first, causes[0]), ("PD999", second, causes[1])):
+            gain = Gain(low_ms=0, mid_ms=None, high_ms=frac * case.unit_ms, method="ceiling", assumptions=[])
+            said = Verdict(state="fires", blames=blames, cause=cause, gain=gain)
+            meta = Meta(code=code, title="T", why="W.", sources=("s",))
+            rules.append(Rule(meta=meta, evaluate=lambda _, said=said: said))  # type: ignore[misc]
+        return judge(case, rules).cause
+
+    assert cause_of_verdict(0.3, 0.2) == causes[0]
+    assert cause_of_verdict(0.2, 0.3) == causes[1]
+    assert cause_of_verdict(0.3, 0.2, blames="") is None
+    # 1000 ns less 300 and 200, and the other cause is named.
+    for first, other in (causes, causes[::-1]):
+        said = why_blamed(found, first)
+        assert f"ank {other.ranks[0]} " in said
+        assert "0.5 µs without both" in said

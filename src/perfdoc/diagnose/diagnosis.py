@@ -146,7 +146,8 @@ def _said(
     )
     seen = Evidence(
         who_waits=waiting_words(ranks, job.skew, job.stages).strip(),
-        blamed=why_blamed(case.what_if, _blames(judged), case.prediction("balanced_layers")),
+        blamed=why_blamed(case.what_if, judged.cause, case.prediction("balanced_layers")),
+        late_host=judged.cause is not None and judged.cause.kind == "late_host",
         slowed_by=slow,
         awaits_batch=waits,
         bubble_ns=exposed_bubble_ns(analyses.pipeline, ranks),
@@ -157,14 +158,6 @@ def _said(
         doubts=unknown_class_words(ranks, analyses.kernels).strip(),
     )
     return *verdict_of(ranks, judged.opportunities, judged.results, seen), told
-
-
-def _blames(judged: Judged) -> str:
-    """Who or what makes the step long, as a rule says it; empty where the verdict names nobody."""
-    first = next(iter(judged.opportunities), None)
-    if first is None or first.blamed != "cause":
-        return ""
-    return next((rule.blames for rule in judged.results if rule.code in first.codes[:1]), "")
 
 
 def _timeline(job: JobMeasurement, ranks: Sequence[d.Rank]) -> d.Timeline:

@@ -62,6 +62,8 @@ class Evidence:
     """For whom communication waits; empty where it does not."""
     blamed: str
     """What the step would take without the cause that a rule names."""
+    late_host: bool = False
+    """Whether that is a host that launches late."""
     slowed_by: Sequence[str]
     """What of the captures slows their hosts."""
     awaits_batch: bool
@@ -116,7 +118,7 @@ def _of_time(
     computes = share(sum(rank.ledger_ns.compute for rank in ranks) / whole_ns)
     if first is not None and rule is not None and first.blamed == "cause":
         found, *more = sentences(seen.blamed or why)
-        slowed = _profiler(ranks, seen) if seen.blamed and "launched late" in rule.blames else ()
+        slowed = _profiler(ranks, seen) if seen.late_host else ()
         return f"{rule.blames}: {_price(first)}.", " ".join([found, *slowed, *more])
     if first is not None and first.blamed == "compute":
         what = rule.reason if rule is not None else "a simulated change makes it shorter"
