@@ -10,7 +10,6 @@ PyTorch profiler collects. Cost of one `with range(name)` on a 2-core x86 machin
 
 import functools
 import importlib
-import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
@@ -43,7 +42,9 @@ def nvtx_calls() -> NvtxCalls | None:
         package = importlib.import_module("nvtx")
     except ImportError:
         return _of_torch()
-    through = f"nvtx {importlib.metadata.version('nvtx')}"
+    from importlib.metadata import version
+
+    through = f"nvtx {version('nvtx')}"
     if package.enabled():  # Where NVTX_DISABLE is set, the package's own functions do nothing.
         try:
             return _direct(package, through)

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import parent_process
 
 QUIET_S = 1.0
 """A line this often at most."""
@@ -41,8 +40,15 @@ def part(low: float, high: float) -> None:
 
 def stage(what: str, frac: float = 0.0) -> None:
     """What begins, and how much of the part is behind it. Without a bar nothing is said."""
-    if _shown.bar is not None and parent_process() is None:
+    if _shown.bar is not None and not in_worker():
         _shown.bar(what, _shown.low + frac * (_shown.high - _shown.low))
+
+
+def in_worker() -> bool:
+    """Whether this is a process that another one started for a part of its work. Where nothing has imported
+    multiprocessing, which takes sockets and shared memory along, it is none."""
+    module = sys.modules.get("multiprocessing.process")
+    return module is not None and module.parent_process() is not None
 
 
 class Telling:
@@ -56,7 +62,7 @@ class Telling:
         how many files are done. frac: as of `stage`."""
         if _shown.bar is not None:
             stage(what, frac)
-        elif (now := time.monotonic()) - self._said > QUIET_S and parent_process() is None:
+        elif (now := time.monotonic()) - self._said > QUIET_S and not in_worker():
             self._said = now
             # A library's user may have closed it; the command line guards its own.
             with contextlib.suppress(AttributeError, ValueError):

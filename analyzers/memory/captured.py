@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.memory.composition import MAX_MOMENTS
-from perfdoc.analyzers.memory.places import growth_of
 from perfdoc.results.memory import DeviceMemory, MemorySeries
 from perfdoc.traces.table import I64
 
@@ -25,6 +23,9 @@ def captured_memory(view: DeviceView) -> DeviceMemory | None:
     first, last = np.searchsorted(use.time_ns, (start, end), "right").tolist()
     if first == last:
         return None
+    from perfdoc.analyzers.memory.composition import MAX_MOMENTS
+    from perfdoc.analyzers.memory.places import growth_of
+
     use = use.take(slice(max(first - 1, 0), last))
     allocated, reserved = use.allocated_bytes, use.reserved_bytes
     peak = int(allocated.argmax())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from perfdoc.analyzers.memory.categories import StackUses, tensor_of, uses_of_stacks
 from perfdoc.analyzers.memory.composition import attention_scores, compose, memory_series
+from perfdoc.analyzers.memory.job import RankMemory
 from perfdoc.analyzers.memory.layout import layout_at, reserved_bytes
 from perfdoc.analyzers.memory.lifetimes import BEFORE, DeviceHistory, Lifetimes, find_lifetimes, histories
 from perfdoc.analyzers.memory.places import MIN_STEP_ENDS, measure_growth, ranges_of_events, site_of, sites_at
@@ -17,7 +18,7 @@ from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.logs import read_lines
 from perfdoc.profiling.memory import MemorySample
 from perfdoc.records import dataclass
-from perfdoc.results.memory import AllocatorCalls, DeviceMemory, MemoryAnalysis, OutOfMemory, ProcessMemory
+from perfdoc.results.memory import AllocatorCalls, DeviceMemory, OutOfMemory, ProcessMemory
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.load import content_sha256
 from perfdoc.traces.memory.model import NO_STACK, BlockState, MemoryAction
@@ -242,13 +243,6 @@ def _most(values: Sequence[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 
-_NONE = "No memory snapshot and no samples were given."
-_GIVE_SNAPSHOT = (
-    "Give a snapshot (torch.cuda.memory._dump_snapshot) with the captures, or the directory of a "
-    "`perfdoc run`."
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class MemoryFiles:
     """What there is of one rank."""
@@ -264,16 +258,6 @@ class MemoryFiles:
         return [*self.snapshots, *([] if self.samples is None else [self.samples])]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankMemory:
-    """What was measured of one rank."""
-
-    devices: list[DeviceMemory]
-    process: ProcessMemory | None
-    sha256: Mapping[Path, str]
-    """Of the snapshots that were read."""
-
-
 def measure_rank_memory(files: MemoryFiles) -> RankMemory:
     """Measure the files of one rank. Raises TraceError where one cannot be read."""
     process, ends = (None, []) if files.samples is None else measure_resident(files.samples, files.rank)
@@ -284,21 +268,3 @@ def measure_rank_memory(files: MemoryFiles) -> RankMemory:
     ]
     digests = {path: content_sha256(path) for path in files.snapshots}
     return RankMemory(devices=devices, process=process, sha256=digests)
-
-
-def job_memory(ranks: Sequence[RankMemory], captured: Sequence[DeviceMemory] = ()) -> MemoryAnalysis:
-    """Put the ranks together; what their GPUs have free is not known yet. captured: what captures show, which
-    counts where no snapshot has a history."""
-    devices = [device for r in ranks for device in r.devices]
-    if not any(m.state == "measured" for m in devices):
-        devices += captured
-    processes = [r.process for r in ranks if r.process is not None]
-    found: list[DeviceMemory | ProcessMemory] = [*devices, *processes]
-    measured = any(m.state == "measured" for m in found)
-    return MemoryAnalysis(
-        state="measured" if measured else "not_measured",
-        reason="" if measured else (found[0].reason if found else _NONE),
-        remedy="" if measured else _GIVE_SNAPSHOT,
-        devices=devices,
-        processes=processes,
-    )

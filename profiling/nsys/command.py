@@ -1,6 +1,5 @@
 """Nsight Systems as a command: where it is, the line that starts a run under it, and the export to SQLite."""
 
-import importlib.metadata
 import os
 import re
 import shutil
@@ -75,9 +74,11 @@ def nvtx_trouble(nsys: Nsys, nvtx_version: str | None = None) -> str | None:
     every range (measured: nvtx 0.2.17 under nsys 2024.2.3 gives no range at all).
     """
     if nvtx_version is None:
+        from importlib.metadata import PackageNotFoundError, version
+
         try:
-            nvtx_version = importlib.metadata.version("nvtx")
-        except importlib.metadata.PackageNotFoundError:
+            nvtx_version = version("nvtx")
+        except PackageNotFoundError:
             return None  # The ranges then come from torch, or there are none.
     numbers = tuple(int(part) for part in re.findall(r"\d+", nvtx_version)[:3])
     if nsys.version is None or numbers < (0, 2, 12) or nsys.version > (2024, 2, 3):

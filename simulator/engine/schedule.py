@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from perfdoc.profiling.installation import install_command
 from perfdoc.records import dataclass
 from perfdoc.simulator.engine.graph import I64, NONE, TaskGraph
 
@@ -152,5 +151,7 @@ def _compiled(loop: Callable[..., int]) -> Callable[..., int] | None:
 @cache
 def _say_that_it_is_slow() -> None:
     if parent_process() is None and sys.stderr is not None:
+        from perfdoc.profiling.installation import install_command
+
         command = install_command("large")
         sys.stderr.write(f"perfdoc: many tasks are replayed in plain Python; quicker: {command}\n")

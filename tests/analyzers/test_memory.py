@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.memory.snapshot import MemoryFiles, job_memory, measure_rank_memory, measure_snapshot
+from perfdoc.analyzers.memory.job import job_memory
+from perfdoc.analyzers.memory.snapshot import MemoryFiles, measure_rank_memory, measure_snapshot
 from tests.analyzers.memory_planted import (
     ADAM,
     CALL,

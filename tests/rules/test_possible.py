@@ -8,7 +8,7 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.memory.snapshot import RankMemory
+from perfdoc.analyzers.memory.job import RankMemory
 from perfdoc.diagnose.whole_case import late_by_compute, whole_case
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value

@@ -16,7 +16,7 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.memory.snapshot import RankMemory
+from perfdoc.analyzers.memory.job import RankMemory
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.reports.screen import render_screen
 from perfdoc.results import Diagnosis

@@ -25,7 +25,6 @@ from perfdoc.traces.nsys import host as nsys_host
 from perfdoc.traces.nsys.ids import Ids
 from perfdoc.traces.nsys.memory import EVENTS, LACKS, read_memory_use
 from perfdoc.traces.nsys.meta import find_secrets, identify_gpus, read_meta, read_warnings, shared_gpus
-from perfdoc.traces.nsys.parquet_folder import ParquetSource
 from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
 from perfdoc.traces.nsys.sampled import read_metrics, read_scheduling
 from perfdoc.traces.nsys.source import NsysSource, SqliteSource
@@ -68,6 +67,8 @@ def read_nsys_sqlite(path: Path) -> Trace:
 
 def read_nsys_parquet(path: Path) -> Trace:
     """A folder of `nsys export --type parquetdir`. Raises TraceError where it is not one."""
+    from perfdoc.traces.nsys.parquet_folder import ParquetSource
+
     return _read_and_close(ParquetSource(path))
 
 

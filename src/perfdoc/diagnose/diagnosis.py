@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.analyzers.memory.snapshot import RankMemory
+from perfdoc.analyzers.memory.job import RankMemory
 from perfdoc.analyzers.roles.measure import measure_roles
 from perfdoc.diagnose.account import account_of, contradicted_words, unknown_class_words, waiting_words
 from perfdoc.diagnose.job import job_configuration, job_of
-from perfdoc.diagnose.memory_verdict import memory_verdict
 from perfdoc.diagnose.quality import contradiction_notes, mistakes_in, quality_of
 from perfdoc.diagnose.ranks import host_gaps_of, kernels_of
 from perfdoc.diagnose.verdict import Evidence, verdict_of
@@ -132,6 +131,8 @@ def _said(
     """(verdict, why, account) in words."""
     case, job = whole.case, whole.case.job
     if not ranks:
+        from perfdoc.diagnose.memory_verdict import memory_verdict
+
         return *memory_verdict(whole.memory, failed), ""
     slow, waits = slowed_by(case), bool(awaits_batch(case))
     told = account_of(

@@ -16,8 +16,6 @@ from perfdoc.analyzers.layout.degrees import SHOWN
 from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.reading.entry import NotAConfigurationError
-from perfdoc.knobs.settings import read_configuration
-from perfdoc.profiling.model_config.megatron import megatron_fields
 from perfdoc.results.headline import Framework
 from perfdoc.results.quality import Contradiction
 from perfdoc.traces.job_facts import JobFacts
@@ -160,6 +158,8 @@ def _shape(of: Configuration, view: View, found: Mapping[str, Any]) -> dict[str,
         values["padded_vocab_size"] = _vocabulary(of, view, values.get("vocab_size"), found.get("tp", 1))
     if set(_ARGUMENTS) & of.unknown:
         return {}
+    from perfdoc.profiling.model_config.megatron import megatron_fields
+
     try:
         return megatron_fields({name: value for name, value in values.items() if value is not None})[1]
     except (ValueError, TypeError):
@@ -229,6 +229,8 @@ _KNOB_OF_FACT: Mapping[str, str] = MappingProxyType(
 
 def settings_of_file(path: Path) -> Configuration | None:
     """What a file sets that the catalogue knows; None where it is no configuration."""
+    from perfdoc.knobs.settings import read_configuration
+
     try:
         return read_configuration(path)
     except (NotAConfigurationError, OSError):
@@ -258,13 +260,9 @@ def job_configuration(facts: JobFacts, given: Path | None) -> Configuration:
     """
     found = Configuration()
     for path in (given, facts.run_directory):
-        if path is None:
-            continue
-        try:
-            found = read_configuration(path)
+        if path is not None and (read := settings_of_file(path)) is not None:
+            found = read
             break
-        except (NotAConfigurationError, OSError):
-            continue
     known: dict[str, Value] = {
         knob: None if value == "none" else value
         for fact, knob in _KNOB_OF_FACT.items()

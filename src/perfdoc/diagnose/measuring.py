@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from perfdoc.analyzers.job import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import DeviceAnalysis
-from perfdoc.analyzers.memory.snapshot import RankMemory, measure_rank_memory
+from perfdoc.analyzers.memory.job import RankMemory
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.workers import Here, Place, Processes, Task
 from perfdoc.profiling.telling import Telling, part, stage
@@ -78,7 +78,10 @@ def measure_all(
         alone=isinstance(place, Here),
     )
     tasks: list[Task[_Result]] = [Task(files=[path], work=partial(measure, path)) for path in captures]
-    tasks += [Task(files=files.paths, work=partial(measure_rank_memory, files)) for files in memory]
+    if memory:
+        from perfdoc.analyzers.memory.snapshot import measure_rank_memory
+
+        tasks += [Task(files=files.paths, work=partial(measure_rank_memory, files)) for files in memory]
     of = f" ({plural(len(captures), 'capture')}, memory of {plural(len(memory), 'rank')})" if memory else ""
     results: list[_Result] = []
     telling = Telling()

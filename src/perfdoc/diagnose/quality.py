@@ -9,9 +9,7 @@ from pathlib import Path
 from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.knobs.lint.text import lint
 from perfdoc.knobs.reading.entry import NotAConfigurationError
-from perfdoc.knobs.reading.file import read_text
 from perfdoc.profiling.environment import encodable
 from perfdoc.results.figures import long_time
 from perfdoc.results.names import PROSE_LIMIT, shorten
@@ -62,6 +60,9 @@ def mistakes_in(config: Path | None) -> list[d.Quality]:
     """Names and values of the user's file that nobody reads, as `perfdoc lint` finds them."""
     if config is None:
         return []
+    from perfdoc.knobs.lint.text import lint
+    from perfdoc.knobs.reading.file import read_text
+
     try:
         text, file = read_text(config)
         findings = lint(text, file.name).findings

@@ -16,7 +16,7 @@ from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.analyzers.memory.snapshot import RankMemory, job_memory
+from perfdoc.analyzers.memory.job import RankMemory, job_memory
 from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.diagnose.contradictions import without_contradictions
 from perfdoc.diagnose.job import with_shown_degrees

@@ -20,10 +20,8 @@ from perfdoc.results.names import shorten
 from perfdoc.results.replay import Replay
 from perfdoc.simulator.engine.graph import EdgeKind, TaskKind
 from perfdoc.simulator.job.rank import rank_work
-from perfdoc.summaries.codec import decode
 from perfdoc.summaries.content import Kept, KeptTasks, Measured, joined, keep_tasks_of, needs_kept
 from perfdoc.traces import NoGpuActivityError, Note, TraceError
-from perfdoc.traces.codec import digest
 from perfdoc.traces.columns import Column
 from perfdoc.traces.errors import UnreadableError
 from perfdoc.traces.job_facts import JobFacts
@@ -167,6 +165,8 @@ def measure_or_explain(
 
 def types_digest() -> str:
     """Of what this perfdoc's summaries hold: types, and what the numbers in columns of codes stand for."""
+    from perfdoc.traces.codec import digest
+
     found = [digest(kind) for kind in (Measured, Kept, Column, KernelClass, TaskKind, EdgeKind, CallKind)]
     return hashlib.sha256(repr((found, DIMENSIONS, BOUNDS)).encode()).hexdigest()
 
@@ -206,6 +206,8 @@ def _require_asked(path: Path, head: Head, request: AnalysisRequest) -> None:
 
 
 def _decoded(path: Path, content: bytes, kind: type[_T]) -> _T:
+    from perfdoc.summaries.codec import decode
+
     try:
         found = decode(content, kind)
         if isinstance(found, Measured):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.analyzers.memory.snapshot import job_memory
+from perfdoc.analyzers.memory.job import job_memory
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.asked import UserError
 from perfdoc.diagnose.contradictions import without_contradictions
