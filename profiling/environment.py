@@ -5,7 +5,6 @@ An environment holds tokens and passwords, so that only the variables named here
 
 import contextlib
 import importlib
-import importlib.metadata
 import os
 import platform
 import sys
@@ -60,10 +59,12 @@ def knob_variables(environment: Mapping[str, str] | None = None) -> dict[str, st
 
 def versions() -> dict[str, str]:
     """Versions of Python, of PACKAGES as installed, and of CUDA, cuDNN and NCCL as torch was built with."""
+    from importlib.metadata import PackageNotFoundError, version
+
     found = {"python": platform.python_version()}
     for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
     try:
         torch = importlib.import_module("torch")
     except ImportError:

@@ -1,13 +1,16 @@
 """Finding the rules and running them: a rule is a file `pdNNN_name.py` with META and evaluate."""
 
+from __future__ import annotations
+
 import importlib
 import pkgutil
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
 
 import perfdoc.rules.checks
 from perfdoc.records import dataclass
@@ -25,6 +28,9 @@ from perfdoc.rules.engine.related import Applied, as_rules_say, not_below_predic
 from perfdoc.rules.engine.rule import Meta, Rule, State, Verdict
 from perfdoc.rules.engine.worst import worst_of_time
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 ENTRY_POINT_GROUP = "perfdoc.rules"
 """Other packages add rules by naming modules of theirs in this entry-point group."""
 
@@ -37,10 +43,31 @@ def all_rules() -> tuple[Rule, ...]:
     own name that ends in `error`.
     """
     rules = {rule.meta.code: rule for rule in own_rules()}
-    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name, e.value)):
+    for entry in entries_of_others():
         rule = _foreign_rule(entry, taken=frozenset(rules))
         rules[rule.meta.code] = rule
     return tuple(rules[code] for code in sorted(rules))
+
+
+def entries_of_others() -> list[EntryPoint]:
+    """What other packages name in the group. The standard library's reader, which imports email and zipfile,
+    is asked only where a file of an installed package speaks of it."""
+    if not any(_speaks_of_rules(Path(folder)) for folder in sys.path):
+        return []
+    from importlib.metadata import entry_points
+
+    return sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name, e.value))
+
+
+def _speaks_of_rules(folder: Path) -> bool:
+    group = ENTRY_POINT_GROUP.encode()
+    try:
+        # A file is a zip of packages.
+        return folder.is_file() or any(
+            group in f.read_bytes() for f in folder.glob("*-info/entry_points.txt")
+        )
+    except OSError:
+        return True
 
 
 @cache

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
-from multiprocessing import parent_process
 from typing import Any
 
 import numpy as np
 
+from perfdoc.profiling.telling import in_worker
 from perfdoc.records import dataclass
 from perfdoc.simulator.engine.graph import I64, NONE, TaskGraph
 
@@ -150,7 +150,7 @@ def _compiled(loop: Callable[..., int]) -> Callable[..., int] | None:
 
 @cache
 def _say_that_it_is_slow() -> None:
-    if parent_process() is None and sys.stderr is not None:
+    if not in_worker() and sys.stderr is not None:
         from perfdoc.profiling.installation import install_command
 
         command = install_command("large")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,13 @@ class ArrowReader:
             return self._idle.pop()
         with self._opening:
             if self._database is None:
-                self._database = adbc_driver_sqlite.connect(self._uri)
+                # Where wheels have it: the package's own search imports zipfile and more.
+                driver = Path(adbc_driver_sqlite.__file__).with_name("libadbc_driver_sqlite.so")
+                self._database = (
+                    adbc.AdbcDatabase(driver=str(driver), uri=self._uri)
+                    if driver.is_file()
+                    else adbc_driver_sqlite.connect(self._uri)
+                )
         return adbc.AdbcConnection(self._database)
 
     def close(self) -> None:

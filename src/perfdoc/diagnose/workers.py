@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -67,6 +66,7 @@ class Processes:
 
     def run(self, tasks: Sequence[Task[T]]) -> Generator[T]:
         """As Place says."""
+        import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
         from concurrent.futures.process import BrokenProcessPool
 
@@ -104,8 +104,10 @@ def _starting_workers() -> Iterator[None]:
 
 def _begin_worker() -> None:
     """Leave an interrupt to the parent, and end with it, however it ends."""
+    from multiprocessing import parent_process
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
+    parent = parent_process()
     assert parent is not None
 
     def end_with_parent() -> None:
