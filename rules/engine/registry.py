@@ -7,6 +7,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -51,23 +52,15 @@ def all_rules() -> tuple[Rule, ...]:
 
 def entries_of_others() -> list[EntryPoint]:
     """What other packages name in the group. The standard library's reader, which imports email and zipfile,
-    is asked only where a file of an installed package speaks of it."""
-    if not any(_speaks_of_rules(Path(folder)) for folder in sys.path):
-        return []
-    from importlib.metadata import entry_points
+    is asked only where a file of an installed package, or a zip of packages, may speak of it."""
+    for folder in map(Path, sys.path):
+        with suppress(OSError):
+            files = folder.glob("*-info/entry_points.txt")
+            if folder.is_file() or any(ENTRY_POINT_GROUP in f.read_text("utf-8", "replace") for f in files):
+                from importlib.metadata import entry_points
 
-    return sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name, e.value))
-
-
-def _speaks_of_rules(folder: Path) -> bool:
-    group = ENTRY_POINT_GROUP.encode()
-    try:
-        # A file is a zip of packages.
-        return folder.is_file() or any(
-            group in f.read_bytes() for f in folder.glob("*-info/entry_points.txt")
-        )
-    except OSError:
-        return True
+                return sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name, e.value))
+    return []
 
 
 @cache

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
 
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.pipeline.operations import MESSAGE, RankOperations
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
-from perfdoc.results.what_if import WhatIfAnalysis, no_what_if
+from perfdoc.results.what_if import WhatIfAnalysis, WhatIfPart, no_what_if
+from perfdoc.simulator.recorded.absent import absent_of
+from perfdoc.simulator.recorded.build import recorded_job
+from perfdoc.simulator.recorded.causes import causes_of, usual_work
+from perfdoc.simulator.recorded.cells import RecordedJob
+from perfdoc.simulator.recorded.peers import ideal_of, unwaited
+from perfdoc.simulator.recorded.tail import with_meeting_at_end
+from perfdoc.simulator.recorded.walk import Plan, plan_of, step_ends, walk, with_buffered_sends
+from perfdoc.traces.table import F64, Bool
+
+MAX_RANKS = 32
+"""Of which a part is published each."""
+MAX_AT_ONCE = 128
+"""Variants of one walk."""
 
 
 def what_if(
@@ -19,13 +36,90 @@ def what_if(
 ) -> WhatIfAnalysis:
     """Replay the recorded operations of all ranks. names: their global ranks, as all captures tell them.
     world_size: of the job."""
-    if len(ranks) < 2:
-        return no_what_if("one rank has no peers", "Give the captures of several ranks.")
     if reason := next((f"{r.label}: {r.reason}" for r in ranks if r.reason), ""):
         return no_what_if(reason)
     if schedule.reason and any((r.kind == MESSAGE).any() for r in ranks):
         return no_what_if(schedule.reason)
-    # The replay's modules, which a single rank does without.
-    from perfdoc.simulator.recorded.variants import replayed
+    job = recorded_job(ranks, schedule, matches, world_size)
+    if job is None:
+        return no_what_if("the captures have no step in common", "Capture the same steps on all ranks.")
+    plan = plan_of(job.cells, job.of_member)
+    if plan is None:
+        # Both sides sent before they received: it can be so only if a send does not wait.
+        job = replace(job, cells=tuple(with_buffered_sends(job.cells)))
+        plan = plan_of(job.cells, job.of_member)
+    if plan is not None and (met := with_meeting_at_end(job, plan)) is not job:
+        job, plan = met, plan_of(met.cells, met.of_member)
+    if plan is None:
+        return no_what_if("ranks would wait for each other in a circle: operations were matched wrongly")
+    absent = absent_of(job, plan, step_ends(plan, [job.takes])[0])
+    alone = unwaited(job)
+    missing = 1 - 1 / absent.times
+    whole_job = (1 - missing) * alone + missing * unwaited(replace(job, takes=usual_work(job)))
+    ideal = ideal_of(job, whole_job)
+    named = [rank.label if n is None else n for n, rank in zip(names, ranks, strict=True)]
+    masks, parts = _parts(job, named)
+    step = np.concatenate(
+        [_steps(plan, job.takes, ideal, masks[:, :2]), _steps(plan, alone, ideal, masks[:, 2:])]
+    )
+    # The other way round: all but its own.
+    rest = _steps(plan, alone, ideal, ~masks[:, 2:])
+    recorded, at_peers = step[0] + absent.unseen_ns, step[1]
+    whole = float(at_peers.mean())
+    found: dict[str, list[WhatIfPart]] = {"stage": [], "replica": [], "rank": [], "kind": []}
+    for (group, name), ends, others in zip(parts, step[2:], rest + absent.unseen_ns, strict=True):
+        found[group].append(
+            WhatIfPart(name=name, slowdown=float(ends.mean()) / whole, without_ns=round(float(others.mean())))
+        )
+    for rows in found.values():
+        rows.sort(key=lambda p: -p.slowdown)
+    return WhatIfAnalysis(
+        state="measured",
+        steps=job.takes.shape[1],
+        ranks=len(ranks),
+        schedule=schedule.name,
+        pp=schedule.pp,
+        vpp=schedule.vpp,
+        micro_batches=schedule.micro_batches,
+        measured_ns=round(float(job.step_ns.mean())),
+        step_ns=round(float(recorded.mean())),
+        ideal_ns=round(whole),
+        slowdown=float(recorded.mean()) / whole,
+        by_stage=found["stage"],
+        by_replica=found["replica"][:MAX_RANKS],
+        by_rank=found["rank"][:MAX_RANKS],
+        by_kind=found["kind"],
+        causes=causes_of(job, plan, absent, recorded, named),
+    )
 
-    return replayed(ranks, schedule, matches, names, world_size)
+
+def _parts(job: RecordedJob, names: Sequence[int | str]) -> tuple[Bool, list[tuple[str, str]]]:
+    """Which cells keep their own durations, by cell and variant; the first keeps all, the second none."""
+    member = np.array([c.member for c in job.cells])
+    kind = np.array([c.kind for c in job.cells])
+    stage, replica = np.array(job.stage)[member], np.array(job.replica)[member]
+    masks = [np.ones(len(member), bool), np.zeros(len(member), bool)]
+    parts: list[tuple[str, str]] = []
+    for group, values in (("stage", stage), ("replica", replica)):
+        several = np.unique(values)
+        if len(several) > 1 and (group == "stage" or len(several) < len(job.stage)):
+            masks += [values == v for v in several]
+            parts += [(group, f"{group} {v}") for v in several.tolist()]
+    masks += [member == m for m in range(len(job.stage))]
+    parts += [("rank", n if isinstance(n, str) else f"rank {n}") for n in names]
+    for name in dict.fromkeys(k for k in kind.tolist() if k != "wait"):
+        masks.append(kind == name)
+        parts.append(("kind", name))
+    return np.array(masks).T, parts
+
+
+def _steps(plan: Plan, own: F64, ideal: F64, masks: Bool) -> F64:
+    """Ends of the steps by variant and step."""
+    some = [masks[:, first : first + MAX_AT_ONCE] for first in range(0, masks.shape[1], MAX_AT_ONCE)]
+    found = [walk(plan, partial(_mixed, own, ideal, m), (m.shape[1], own.shape[1]))[0] for m in some]
+    return np.concatenate(found)
+
+
+def _mixed(own: F64, ideal: F64, keeps: Bool, c: int) -> F64:
+    mixed: F64 = np.where(keeps[c][:, None], own[c], ideal[c])
+    return mixed

@@ -52,12 +52,11 @@ class _FieldsLater:
     def __init__(self, owner: type) -> None:
         self.owner = owner
 
-    def __get__(self, instance: object, kind: type) -> dict[str, dataclasses.Field[Any]]:
+    def __get__(self, instance: object, kind: type) -> Any:
         with _MAKING:
             if self.owner.__dict__["__dataclass_fields__"] is self:
                 dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=True)(self.owner)
-        made: dict[str, dataclasses.Field[Any]] = self.owner.__dict__["__dataclass_fields__"]
-        return made
+        return self.owner.__dict__["__dataclass_fields__"]
 
 
 def _init_of(cls: type) -> Callable[..., None]:
@@ -67,9 +66,7 @@ def _init_of(cls: type) -> Callable[..., None]:
     @cache
     def known() -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
         fields = [field for field in dataclasses.fields(cls) if field.init]
-        values = {
-            each.name: _UNSET if each.default is dataclasses.MISSING else each.default for each in fields
-        }
+        values = {f.name: _UNSET if f.default is dataclasses.MISSING else f.default for f in fields}
         made = {f.name: f.default_factory for f in fields if f.default_factory is not dataclasses.MISSING}
         return values, made
 

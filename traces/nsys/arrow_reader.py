@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -75,11 +76,8 @@ class ArrowReader:
             if self._database is None:
                 # Where wheels have it: the package's own search imports zipfile and more.
                 driver = Path(adbc_driver_sqlite.__file__).with_name("libadbc_driver_sqlite.so")
-                self._database = (
-                    adbc.AdbcDatabase(driver=str(driver), uri=self._uri)
-                    if driver.is_file()
-                    else adbc_driver_sqlite.connect(self._uri)
-                )
+                made = partial(adbc.AdbcDatabase, driver=str(driver))
+                self._database = (made if driver.is_file() else adbc_driver_sqlite.connect)(uri=self._uri)
         return adbc.AdbcConnection(self._database)
 
     def close(self) -> None:

@@ -36,7 +36,6 @@ from perfdoc.rules.facts.graphs import launching_ns
 from perfdoc.rules.facts.hardware import gpu_of, job_nvlink_domain
 from perfdoc.simulator.job.analysis import ModelledJob, TooLarge, model_job
 from perfdoc.simulator.job.settings import JobSettings
-from perfdoc.simulator.recorded.what_if import what_if
 from perfdoc.simulator.replay.first_steps import cut
 from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
 from perfdoc.simulator.replay.predict import ReplayedSteps, SplitLedger
@@ -318,6 +317,10 @@ def _what_if(job: JobMeasurement, measured: Sequence[RankMeasurement]) -> WhatIf
     why_not = next((w for r in measured if (w := r.withheld)), "")
     if why_not:
         return no_what_if(why_not)
+    if len(measured) < 2:
+        return no_what_if("one rank has no peers", "Give the captures of several ranks.")
+    from perfdoc.simulator.recorded.what_if import what_if
+
     numbers = [device.rank for device in job.devices]
     return what_if([r.operations for r in measured], job.schedule, job.matches, numbers, job.world_size)
 
