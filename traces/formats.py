@@ -68,7 +68,8 @@ def _kineto_stem(path: Path) -> str | None:
 
 def _begins_as_json(path: Path, head: bytes) -> bool:
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    return head.startswith(b"\x1f\x8b") or (text[:1] in (b"{", b"[") and text[1:2] != b"\0")
+    is_list = text[:1] == b"[" and text[1:].lstrip()[:1] in (b"{", b"]", b"")  # a log begins `[2026-11-27`
+    return head.startswith(b"\x1f\x8b") or is_list or (text[:1] == b"{" and text[1:2] != b"\0")
 
 
 def _has_events(path: Path) -> bool:

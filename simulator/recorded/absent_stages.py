@@ -39,17 +39,17 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect]) -> list[Effect]:
     alone: dict[int, tuple[tuple[int, ...], int]] = {}
     cells = job.of_member
     for member, mine in enumerate(cells):
-        at = [k for k, c in enumerate(mine) if job.cells[c].missing]
+        at = [k for k, c in enumerate(mine) if _absent(job, c)]
         alike = [m for m, stage in enumerate(job.stage) if stage == job.stage[member] and m != member]
         peers = [job.takes[[cells[m][k] for k in at]] for m in alike if len(cells[m]) == len(mine)]
-        lonely = [c for c in mine if job.cells[c].missing and job.cells[c].kind == "messages"]
+        lonely = [mine[k] for k in at if job.cells[mine[k]].kind == "messages"]
         if lonely and peers:
             own, replica = [mine[k] for k in at], job.replica[member]
             links[replica].append((own, usual_of(peers)))
             # One replica's, in all steps: of two the shorter in each is shorter than what either waits.
             sums = sorted((p.sum(axis=0) for p in peers), key=np.mean)
             waits[replica].append((job.takes[own].sum(axis=0), sums[(len(sums) - 1) // 2]))
-            alone[replica] = job.cells[lonely[0]].missing, len(peers)
+            alone[replica] = _absent(job, lonely[0]), len(peers)
     both = {r: np.sum(of, axis=0) for r, of in waits.items()}
     spread = [np.var(own - usual, ddof=1) for own, usual in both.values() if len(own) >= FEWEST_STEPS]
     scatter = np.sqrt(np.mean(spread)) if spread else np.inf
@@ -69,3 +69,10 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect]) -> list[Effect]:
             )
             found.append(late)
     return found
+
+
+def _absent(job: RecordedJob, c: int) -> tuple[int, ...]:
+    """Ranks that were not captured that a cell waits for; of messages also through the other side's batch."""
+    cell = job.cells[c]
+    sides = (c, *cell.partners) if cell.kind == "messages" else (c,)
+    return next((missing for side in sides if (missing := job.cells[side].missing)), ())

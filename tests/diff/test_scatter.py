@@ -140,3 +140,10 @@ def test_runs_without_captures_are_compared_by_their_steps(tmp_path: Path) -> No
     (tmp_path / "none").mkdir()
     refused = perfdoc("diff", str(tmp_path / "before"), str(tmp_path / "none"))
     assert (refused.returncode, "is a folder without traces" in refused.stderr) == (2, True)
+    # Damaged captures beside the steps are told, not passed over.
+    for name in runs:
+        damaged = tmp_path / name / "traces"
+        damaged.mkdir(exist_ok=True)
+        (damaged / "rank0.sqlite").write_bytes(b"SQLite format 3\0" + bytes(200))
+    refused = perfdoc("diff", *(str(tmp_path / name) for name in runs))
+    assert (refused.returncode, "rank0.sqlite" in refused.stderr) == (2, True)

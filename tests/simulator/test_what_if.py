@@ -206,6 +206,24 @@ def test_a_stage_that_was_not_captured_hides_no_price(
         assert "for rank 6, which was not captured" in said
 
 
+@pytest.mark.parametrize(
+    ("pp", "absent", "slow"), [(4, [2], 2), (4, [3], 3), (4, [2, 3], 2), (6, [3], 3), (6, [2, 3, 4], 3)]
+)
+def test_whoever_waits_for_who_waits_for_an_absent_stage_is_in_its_price(
+    pp: int, absent: list[int], slow: int
+) -> None:
+    # Stage 0 waits for stage 1, whose batch of messages waits for stage 2, which was not captured.
+    def late(stage: int, replica: int, *rest: int) -> int:
+        return round(even(stage, replica, *rest) * (2.3 if (stage, replica) == (slow, 2) else 1))  # type: ignore[arg-type]
+
+    made, ends = plant(pp, 4, 8, late, steps=STEPS, batched="always")
+    truth = np.mean(ends) - np.mean(plant(pp, 4, 8, even, steps=STEPS, batched="always")[1])
+    kept = [r for r in made if r.rank is not None and r.rank // 4 not in absent]
+    (cause,) = what_if(kept, find_schedule(kept), matched(kept, 4), [r.rank for r in kept]).causes
+    assert (cause.kind, cause.ranks) == ("late_stage", [4 * stage + 2 for stage in absent])
+    assert cause.saved_ns == pytest.approx(truth, abs=0.03 * np.mean(ends))
+
+
 def test_stages_of_a_sound_pipeline_do_not_wait_for_absent_ranks() -> None:
     # The last stage was not captured: what the others wait for it is the schedule.
     ranks, _ = plant(3, 2, 4, even, steps=STEPS, batched="always")

@@ -55,21 +55,19 @@ def diff(
         from perfdoc.compare.diff.noise import compare_logged
         from perfdoc.compare.diff.sections import logged_sentence
         from perfdoc.compare.diff.two_sides import compare
-        from perfdoc.compare.side import load, steady_steps_ns
+        from perfdoc.compare.side import is_of_steps, load, steady_steps_ns
         from perfdoc.traces import TraceError
 
-        request = options.request(replay=replay, jobs=jobs)
-        try:
-            with bar("reading"):
-                sides = load(before, request, config=config_before), load(after, request, config=config_after)
-                found = compare(*sides)
-        except TraceError:
-            with suppress(TraceError):
+        if any(map(is_of_steps, (before, after))):
+            with suppress(TraceError):  # load says what of it is neither
                 logged = compare_logged(*(steady_steps_ns(Path(side)) for side in (before, after)))
                 if logged is not None:
                     sys.stdout.write(f"{logged_sentence(logged)}\n")
                     return
-            raise
+        request = options.request(replay=replay, jobs=jobs)
+        with bar("reading"):
+            sides = load(before, request, config=config_before), load(after, request, config=config_after)
+            found = compare(*sides)
         _print_and_write(found, format_, output)
 
 

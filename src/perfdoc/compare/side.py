@@ -97,6 +97,17 @@ def captures_or_diagnosis(argument: str) -> list[Path] | Path:
     return find_captures([argument] if there else _words(argument))
 
 
+def is_of_steps(argument: str) -> bool:
+    """Whether it holds steps without a capture: a log, a folder of record(), a run that was not profiled."""
+    try:
+        captures_or_diagnosis(argument)
+    except TraceError:
+        path = Path(argument)
+        with contextlib.suppress(OSError, ValueError):
+            return path.is_file() or (path / "steps").is_dir()
+    return False
+
+
 def _words(argument: str) -> list[str]:
     """A quoted list: by the shell's rules, else as it is."""
     try:
