@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from perfdoc.results import figures
-from perfdoc.results.names import columns, shorten
+from perfdoc.results.names import columns
 
-_GAP = "  "
-_LEAST_NAME = 48
+_LEAST_NAME = 24
 _CHUNKS = re.compile(r" *[^ `]{0,40}\d (?:%|[nµm]?s|[KMGT]i?B)(?!\w)[^ ]*| +(?:`[^`]{1,40}`)?[^ ]*|[^ ]+")
 """Words, each with the spaces before it; a short command is one, and so is a number with its unit."""
 
 
-def _padded(text: str, width: int, right: bool) -> str:
-    space = " " * max(0, width - columns(text))
-    return space + text if right else text + space
-
-
-def grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, align: str, width: int) -> list[str]:
-    """Lines of a table. align has a letter per column: l left, r right, n a name, left, which gives way
-    where the table is wider than width (down to 48 characters). Cells must already be printable."""
+def grid(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    align: str,
+    width: int,
+    colour: bool = False,
+    styles: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
+    """Lines of a table, which rich draws; no first line where all of head is empty. align has a letter per
+    column: l left, r right, n a name, left, whose cells wrap where the table is wider than width (down to 24
+    characters). styles: of whole cells, by their text. Cells must already be printable."""
     if not rows:
         return []
-    cells = [list(head), *(list(row) for row in rows)]
-    flexible = align.find("n")
-    if flexible >= 0:
-        others = sum(max(columns(row[i]) for row in cells) for i in range(len(head)) if i != flexible)
-        room = max(_LEAST_NAME, width - others - len(_GAP) * (len(head) - 1))
-        for row in cells:
-            row[flexible] = shorten(row[flexible], room)
-    widths = [max(columns(row[i]) for row in cells) for i in range(len(head))]
-    return [
-        _GAP.join(
-            _padded(cell, size, how == "r") for cell, size, how in zip(row, widths, align, strict=True)
-        ).rstrip()
-        for row in cells
-    ]
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, show_header=any(head), pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    least = 2 * (len(head) - 1)
+    for title, how, *cells in zip(head, align, *rows, strict=True):
+        drawn.add_column(
+            Text(title), justify="right" if how == "r" else "left", no_wrap=how != "n", overflow="fold"
+        )
+        widest = max(map(columns, (title, *cells)))
+        least += min(widest, _LEAST_NAME) if how == "n" else widest
+    for row in rows:
+        drawn.add_row(*(Text(cell, style=styles.get(cell, "")) for cell in row))
+    file = io.StringIO()
+    Console(file=file, width=max(width, least), force_terminal=colour, highlight=False).print(drawn)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
 def paragraph(text: str, *, width: int, indent: str = "", hang: str = "") -> list[str]:

@@ -58,7 +58,7 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
         page.say(text, "")
     page.lines.append("")
     facts = [[fig.label, fig.value, "; ".join(fig.notes)] for fig in headline.headline(diagnosis)]
-    page.lines += ["  " + line for line in grid(["", "", ""], facts, align="lrl", width=page.width)[1:]]
+    page.lines += ["  " + line for line in grid(["", "", ""], facts, align="lrn", width=page.width)]
     for section in outline(diagnosis):
         _section(page, section)
     page.lines += ["", f"perfdoc {shorten(diagnosis.perfdoc_version, 64)}"]

@@ -177,11 +177,11 @@ BUDGET = {
     "analyzers": 28_030,  # memory that captures show; ranks late in turn; a pipeline's windows all at once
     "knobs": 5_170,  # versions that a file pins; numbers cut by a program; paid by traces, simulator
     "profiling": 7_734,  # no end of a training; MFU only of certain tokens and heads; full disks, checksums
-    "reports": 7_781,  # commands alone, to be copied; what shows each degree of the layout
+    "reports": 7_790,  # rich draws every table; commands alone, to be copied
     "results": 3_832,  # paid by src: a leak in words; slow steps; the what-if study, ranks by their files
     "rules": 15_863,  # whole layers, buckets by bytes; a slow step; host waits; culprit, late ranks
     "simulator": 13_031,  # paid by src: slow links of several sizes; absent ranks that are awaited
-    "src": 22_178,  # jobs that are followed as they train; verdict and account; the parent measures too
+    "src": 22_285,  # first screens of tune and diff; jobs that are followed as they train
     "traces": 9_798,  # allocations in any capture; times in nanoseconds; columns read many rows at once
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }

@@ -20,6 +20,7 @@ def add_sections(page: Lines, sections: Sequence[Section]) -> None:
         for text in section.sentences:
             page.say(prose(text))
         for grid in section.grids:
+            page.lines += ["", f"  {grid.caption}"] if grid.caption else []
             page.table(grid.head, [[cell.text for cell in row] for row in grid.rows], grid.align)
             page.more(grid.left_out, "more row")
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from perfdoc.compare.diff.result import Flag
+from perfdoc.compare.diff.screen import first_screen, next_step
 from perfdoc.compare.diff.sections import render_markdown, render_text
 from perfdoc.compare.diff.two_sides import compare
 from perfdoc.compare.side import KernelTotal, Loaded
@@ -37,7 +38,7 @@ def test_names_stay_names(text: str) -> None:
     found = compare(hostile_side(text, 50), hostile_side(text, 90))
     assert found.kernels.kernels
     assert found.configuration.settings
-    shown = {"text": render_text(found), "markdown": render_markdown(found)}
+    shown = {"text": render_text(found), "screen": first_screen(found), "markdown": render_markdown(found)}
     for rendered in shown.values():
         assert re.fullmatch(
             r"[^\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2066-\u2069\u200b\ufeff\ud800-\udfff]*", rendered
@@ -104,3 +105,43 @@ def test_markdown_is_short_and_sums_to_the_total() -> None:
     assert int(rest) == len(NAMES) - 9
     assert "Ranks (12 more)" in markdown
     assert "(4 more) | before | after |" in markdown
+
+
+def steps_of(*durations: int, **settings: object) -> Loaded:
+    return side([rank_of_steps(0, durations)], configuration=Configuration(values=settings))
+
+
+BEFORE = steps_of(*[100_000_000 + i % 2 for i in range(10)], tensor_model_parallel_size=1)
+LONGER = [150_000_000 + i % 2 for i in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (BEFORE, "nothing to do"),
+        (steps_of(*LONGER, tensor_model_parallel_size=2), "set back tensor_model_parallel_size=1"),
+        (steps_of(*LONGER, tensor_model_parallel_size=1), "`perfdoc analyze runs/one`"),
+        (steps_of(*[50_000_000 + i % 2 for i in range(10)]), "keep the change"),
+        # Two steps, 40 ms apart: they scatter more than the change of 10 ms.
+        (steps_of(90_000_000, 130_000_000), "10 and 2 steps here"),
+        (steps_of(110_000_000), "10 and 1 step here"),
+    ],
+)
+def test_the_first_screen_fits_and_says_what_next(after: Loaded, said: str) -> None:
+    found = compare(BEFORE, after)
+    lines = first_screen(found, width=80).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert said in next_step(found)
+    assert any(line.startswith("Next: ") for line in lines)
+    assert any(line.startswith("Why: ") for line in lines) == (found.outcome != "no_change")
+
+
+def test_many_leaves_and_long_remarks_fit_a_screen() -> None:
+    """Every leaf changed, and five remarks."""
+    one, two = (side([rank_of_leaves(0, [n * (i + 1) for i in range(len(NAMES))])]) for n in (1_000, 3_000))
+    found = replace(compare(one, two), flags=[Flag(code="x", message="words " * 30)] * 5)
+    lines = first_screen(found, width=80).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert "3 more remarks" in lines[-1]

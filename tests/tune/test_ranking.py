@@ -8,11 +8,12 @@ from dataclasses import replace
 import jsonschema
 import pytest
 
-from perfdoc.tune.ranking import parts_of, tuning_of
-from perfdoc.tune.result import Tuning, json_schema, to_json
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.tune.ranking import parts_of, tuning_of, verdict_of
+from perfdoc.tune.result import Band, Tuning, json_schema, to_json, to_take
 from perfdoc.tune.run import axes_for
 from perfdoc.tune.search import search
-from perfdoc.tune.words import render_html, render_text
+from perfdoc.tune.words import first_screen, render_html, render_text, written_of
 from tests.tune.hand_job import job
 
 GIB = 2**30
@@ -74,12 +75,55 @@ def test_the_text_holds_the_figures() -> None:
         assert f"{row.step_ms.mid:.4g} ms" in text
 
 
+@pytest.mark.parametrize("top", [1, 50])
+def test_the_first_screen_fits_and_can_be_pasted(top: int) -> None:
+    found = tuned(top)
+    lines = first_screen(found, width=80).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    best = to_take(found.rows)
+    assert best is not None
+    stripped = [line.strip() for line in lines]
+    for written in written_of(best):
+        assert written in stripped  # alone on its line
+    assert any(line.startswith("Why: ") for line in lines)
+    assert any(line.startswith("Next: ") for line in lines)
+    assert "`perfdoc diff rank0.sqlite AFTER`" in " ".join(stripped)
+
+
+def test_what_may_lose_is_not_what_to_set() -> None:
+    """The first row's band reaches from 5 ms lost to 9 ms won, the second's holds no loss."""
+    now, first, second, *_ = tuned().rows
+    unsure = replace(first, gain_ms=Band(low=-5.0, mid=2.0, high=9.0), within_error=True)
+    sure = replace(second, gain_ms=Band(low=0.5, mid=1.0, high=1.5), within_error=False)
+    assert to_take([now, unsure, sure]) is sure
+    assert to_take([now, unsure]) is unsure
+    assert to_take([now]) is None
+    assert "#1 may bring more" in verdict_of([now, unsure, sure])
+    assert "#1" not in verdict_of([now, unsure])
+
+
+def test_what_the_configuration_has_on_is_not_promised() -> None:
+    """The capture shows no overlap of gradients, the configuration asks for it: there is nothing to set."""
+    one = job()
+    values = {"tensor_model_parallel_size": 1, "overlap_grad_reduce": True, "overlap_param_gather": True}
+    on = replace(one, configuration=Configuration(values=values))
+    axes = axes_for(on, [], {})
+    assert len(axes.values["tp"]) > 1
+    assert axes.values["overlap_reduce"] == [on.base.overlap_reduce]
+    assert axes.values["overlap_gather"] == [on.base.overlap_gather]
+    rows = tuning_of(on, axes, search(on, axes), top=50, inputs=[]).rows
+    shown = [tuple((c.knob, str(c.after)) for c in r.changes) for r in rows]
+    assert len(set(shown)) == len(shown)  # no two rows that a reader cannot tell apart
+
+
 def test_nothing_better_is_said() -> None:
     one = job()
     axes = axes_for(one, ["recompute_granularity"], {})
     found = tuning_of(one, axes, search(one, axes), top=3, inputs=[])
     assert found.verdict.startswith("Nothing that was tried beats")
     assert "To set" not in render_text(found)
+    assert "Next: keep it" in first_screen(found)
 
 
 def test_hostile_names_are_escaped() -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from perfdoc.compare.verify.gain import follows, judge, of_pairs, of_two_runs
 from perfdoc.compare.verify.record import Measured, Predicted, RunTimes
 from perfdoc.compare.verify.rerun import clear_runs, steady_times
+from perfdoc.compare.verify.words import record_text
 from perfdoc.profiling.cpu_times import CpuTimes, cpu_times, others_frac
 from tests.verify.planted import record, run_directory
 
@@ -158,3 +159,19 @@ def test_the_figures_of_a_run(tmp_path: Path) -> None:
     assert found.median_ms == found.mean_ms == pytest.approx(100)
     assert found.quickest_ms == pytest.approx(99)
     assert found.count + found.warmup_steps == 30
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        ("confirmed", "keep "),
+        ("smaller", "keep "),
+        ("opposite", "take it back: "),
+        ("no effect", "leave the setting"),
+        ("inconclusive", "`perfdoc verify RUN --apply PD203 --repeats 10`"),
+    ],
+)
+def test_the_last_line_is_what_to_do_next(verdict: str, said: str) -> None:
+    last = record_text(record(verdict)).splitlines()[-1]
+    assert last.startswith("Next: ")
+    assert said in last

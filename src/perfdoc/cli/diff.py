@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from perfdoc.cli.capture_options import Force, Jobs, ReadingOptions, Replay, with_options
-from perfdoc.cli.messages import Debug, in_one_line, require_free
+from perfdoc.cli.messages import Debug, Full, in_one_line, require_free
 from perfdoc.cli.progress import bar
 from perfdoc.cli.streams import columns, write_json
 
@@ -34,6 +34,7 @@ def diff(
     format_: Annotated[
         Literal["text", "markdown", "json"], typer.Option("--format", help="What to print.")
     ] = "text",
+    full: Full = False,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for diff.json and diff.md.")
     ] = None,
@@ -68,11 +69,12 @@ def diff(
         with bar("reading"):
             sides = load(before, request, config=config_before), load(after, request, config=config_after)
             found = compare(*sides)
-        _print_and_write(found, format_, output)
+        _print_and_write(found, format_, output, full=full)
 
 
-def _print_and_write(found: Diff, format_: str, output: Path | None) -> None:
+def _print_and_write(found: Diff, format_: str, output: Path | None, *, full: bool) -> None:
     from perfdoc.compare.diff.result import to_json
+    from perfdoc.compare.diff.screen import first_screen
     from perfdoc.compare.diff.sections import render_markdown, render_text
     from perfdoc.profiling.whole_file import write_all
 
@@ -82,8 +84,8 @@ def _print_and_write(found: Diff, format_: str, output: Path | None) -> None:
         write_all({output / n: c for n, c in zip(_FILES, contents, strict=True)}, output)
     if format_ == "json":
         write_json(serial)
+    elif format_ == "markdown":
+        sys.stdout.write(render_markdown(found))
     else:
-        sys.stdout.write(
-            render_markdown(found) if format_ == "markdown" else render_text(found, width=columns())
-        )
+        sys.stdout.write((render_text if full else first_screen)(found, width=columns()))
     sys.stdout.flush()

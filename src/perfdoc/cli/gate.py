@@ -15,6 +15,7 @@ import typer
 
 from perfdoc.cli.capture_options import with_options
 from perfdoc.cli.messages import EXIT_FOUND, EXIT_INCONCLUSIVE, Debug, fail, in_one_line, say
+from perfdoc.cli.streams import columns
 from perfdoc.records import dataclass
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def check(
     from perfdoc.compare.damage import DamagedRunError
     from perfdoc.compare.floors import parse_floor
     from perfdoc.compare.gate.check import check_beside, check_runs
-    from perfdoc.compare.gate.render import RENDERINGS, check_targets
+    from perfdoc.compare.gate.render import RENDERINGS, as_text, check_targets
     from perfdoc.compare.gate.result import unreadable
     from perfdoc.profiling.whole_file import write_all
 
@@ -237,7 +238,8 @@ def check(
         except DamagedRunError as error:
             result = unreadable(str(error))
         write_all({path: RENDERINGS[kind](result).encode() for path, kind in targets.items()})
-        sys.stdout.write(RENDERINGS[format_](result))
+        on_screen = format_ == "text" and sys.stdout.isatty()
+        sys.stdout.write(as_text(result, columns()) if on_screen else RENDERINGS[format_](result))
         sys.stdout.flush()
         if format_ == "github":
             _step_summary(RENDERINGS["markdown"](result))

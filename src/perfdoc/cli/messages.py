@@ -22,6 +22,7 @@ EXIT_STOPPED = 130
 
 
 Format = Annotated[Literal["text", "json"], typer.Option("--format", help="What to print.")]
+Full = Annotated[bool, typer.Option("--full", help="Print all of it, not only its first screen.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=RARE)]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfdoc.cli.capture_options import Force, JobOptions, Jobs, with_options
-from perfdoc.cli.messages import EXIT_STOPPED, Debug, Format, in_one_line, require_free, say
+from perfdoc.cli.messages import EXIT_STOPPED, Debug, Format, Full, in_one_line, require_free, say
 from perfdoc.cli.progress import bar
 from perfdoc.cli.streams import columns, write_json
 
@@ -58,6 +58,7 @@ def tune(
         str | None, typer.Option("--json", help="Write tune.json here as well; - for standard output.")
     ] = None,
     format_: Format = "text",
+    full: Full = False,
     verify: Annotated[
         int | None,
         typer.Option(
@@ -129,7 +130,7 @@ def tune(
         if measuring is not None:
             found, complete = measuring.measured(found, say)
             _write(found, output, json_file)
-    _print(found, as_json=json_file == "-" or format_ == "json")
+    _print(found, as_json=json_file == "-" or format_ == "json", full=full)
     if output is not None:
         say(f"wrote {output / _FILES[0]}")
     if not complete:
@@ -164,12 +165,12 @@ def _write(found: Tuning, folder: Path | None, json_file: str | None) -> None:
         write_all(contents, folder)
 
 
-def _print(found: Tuning, *, as_json: bool) -> None:
+def _print(found: Tuning, *, as_json: bool, full: bool) -> None:
     from perfdoc.tune.result import to_json
-    from perfdoc.tune.words import render_text
+    from perfdoc.tune.words import first_screen, render_text
 
     if as_json:
         write_json(to_json(found))
     else:
-        sys.stdout.write(render_text(found, width=columns()))
+        sys.stdout.write((render_text if full else first_screen)(found, width=columns()))
     sys.stdout.flush()

@@ -44,12 +44,15 @@ def watch(
             began = time.process_time()
             found = {path: job.look() for path, job in jobs.items()}
             if once or all(job.has_ended for job in jobs.values()):
-                _print(found, json_=json_)
+                if json_ or not sys.stdout.isatty():
+                    _print(found, json_=json_)
+                else:
+                    _draw(found)
                 raise typer.Exit(_code(list(found.values())))
             spent_s = time.process_time() - began
             on_screen = not json_ and sys.stdout.isatty()
             if on_screen:
-                _draw(found)
+                _draw(found, again=True)
             else:
                 _print(found, json_=json_, brief=True)
             time.sleep(max(_SCREEN_EVERY_S if on_screen else _LINE_EVERY_S, spent_s / _MOST_OF_A_CORE))
@@ -76,16 +79,18 @@ def _print(found: dict[Path, Watched], *, json_: bool, brief: bool = False) -> N
     sys.stdout.flush()
 
 
-def _draw(found: dict[Path, Watched]) -> None:
+def _draw(found: dict[Path, Watched], *, again: bool = False) -> None:
     from rich.console import Console
     from rich.text import Text
 
     from perfdoc.watch.screen import page
 
     console = Console()
-    console.clear()
+    if again:
+        console.clear()
     for path, one in found.items():
         colour = {"fine": "green", "act": "red", "too_little": "yellow"}[one.state]
-        first, *rest = page(one, str(path))
-        # Lines are the terminal's to wrap: a command that is copied stays one.
-        console.print(Text(first, style=f"bold {colour}"), Text("\n".join(rest)), sep="\n", soft_wrap=True)
+        for place, text in enumerate(page(one, str(path))):
+            style = "" if place else f"bold {colour}"
+            # What is copied stays one line, which is the terminal's to wrap; so do rows of the table.
+            console.print(Text(text, style=style), soft_wrap=text.startswith("  "))

@@ -19,6 +19,7 @@ from perfdoc.tune.result import (
     Search,
     Settings,
     Tuning,
+    to_take,
     value_words,
 )
 from perfdoc.tune.search import Searched, Tried
@@ -79,8 +80,8 @@ def tuning_of(
 
 def verdict_of(rows: Sequence[Row]) -> str:
     """The best configuration in a sentence."""
-    now, best = rows[0], next((r for r in rows[1:] if r.place == 1), None)
-    if best is None or best.gain_ms.mid <= 0:
+    now, best = rows[0], to_take(rows)
+    if best is None:
         step = significant(now.step_ms.mid, 4)
         return f"Nothing that was tried beats the current configuration: {step} ms a step."
     gain = (
@@ -89,7 +90,8 @@ def verdict_of(rows: Sequence[Row]) -> str:
         f"{signed_share(-best.gain_ms.high / now.step_ms.mid)})"
     )
     sure = "; within the model's error" if best.within_error else ""
-    return f"{gain} with {_in_words(best)}{sure}."
+    more = "; #1 may bring more, and may lose: within the model's error" if best.place > 1 else ""
+    return f"{gain} with {_in_words(best)}{sure}{more}."
 
 
 def verdict_measured(rows: Sequence[Row]) -> str:

@@ -5,6 +5,7 @@ Times are milliseconds of one step. None means "not known".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -186,6 +187,14 @@ class Tuning:
 def value_words(value: object) -> str:
     """As people write a setting's value: none, true, 8."""
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def to_take(rows: Sequence[Row]) -> Row | None:
+    """The best row whose band holds no loss, else the best; of those that were run, the best. None where no
+    row gains."""
+    gains = [r for r in rows if r.place and r.gain_ms.mid > 0]
+    ran = any(r.measured is not None for r in rows)
+    return next((r for r in gains if ran or not r.within_error), gains[0] if gains else None)
 
 
 def to_json(tuning: Tuning) -> bytes:

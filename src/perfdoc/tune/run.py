@@ -71,6 +71,9 @@ def axes_for(job: Job, only: Sequence[str], fixed: Mapping[str, Value]) -> Axes:
         experts=shape.experts if shape is not None else None,
     )
     at = point_of(job.base)
+    # What the configuration has on already, and the capture does not show, is no change that can be made.
+    free = [k for k in FIELD_OF if job.setting(k)[1] is not True]  # 1 equals True
+    axes = restricted(axes, only=free, fixed={}, at=at)
     if not job.degrees_known and (unknown := [k for k in (TP, PP, CP, EP) if k in fixed]):
         raise UserError(f"--fix {unknown[0]}: the parallel degrees of the job are not all known: give --set")
     if MBS in fixed and job.facts.micro_batch_sequences is None:

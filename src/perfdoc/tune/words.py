@@ -6,18 +6,20 @@ from collections.abc import Iterator, Sequence
 
 from perfdoc.knobs.knob import DIALECT_TITLES
 from perfdoc.reports.html import render_page
+from perfdoc.reports.sections.rendering import add_sections
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, size, word
-from perfdoc.reports.terminal import grid, paragraph
+from perfdoc.reports.terminal import Lines, grid, paragraph
 from perfdoc.results.figures import UNKNOWN, count, per_cent, plural, signed_share, significant
 from perfdoc.results.figures import size as bytes_in_words
 from perfdoc.results.names import prose
-from perfdoc.tune.result import Band, Change, Row, Tuning, value_words
+from perfdoc.tune.result import Band, Change, Row, Tuning, to_take, value_words
 from perfdoc.tune.space import SHORT
 
 _SHORT = {key: short for short, key in SHORT.items()} | {"data_parallel_size": "dp"}
 _PARTS_MOST = 5
 """Rows whose changes are taken apart."""
 _LEFT_OUT_MOST = 12
+_SCREEN_LINES = 24
 
 
 def sections_of(found: Tuning) -> list[Section]:
@@ -47,32 +49,24 @@ def band(value: Band) -> str:
     return f"{low.removesuffix(' ms')} to {high}"
 
 
-def short_change(change: Change) -> str:
-    """`vpp=10`."""
-    return f"{_SHORT.get(change.knob, change.knob)}={value_words(change.after)}"
-
-
 def changes_words(changes: Sequence[Change]) -> str:
-    """The settings that were searched; what follows from them is left to the list of all."""
+    """`vpp=10`: the settings that were searched; what follows from them is left to the list of all."""
     known = [c for c in changes if c.knob in _SHORT] or list(changes)
-    return " ".join(short_change(c) for c in known) or "unchanged"
+    return " ".join(f"{_SHORT.get(c.knob, c.knob)}={value_words(c.after)}" for c in known) or "unchanged"
 
 
-def _ranking(found: Tuning) -> Section:
+def _ranking(found: Tuning, *, brief: bool = False) -> Section:
+    """brief: without what follows from the step time."""
     rows = found.rows
-    head = ["#", "step", "band", "gain", "tokens/s/GPU", "MFU", "memory", "changes"]
-    columns = [
-        True,
-        True,
-        True,
-        True,
-        any(r.tokens_per_s_per_gpu for r in rows),
-        any(r.mfu_frac for r in rows),
-        any(r.memory_bytes for r in rows),
-        True,
-    ]
-    cells = [[c for c, keep in zip(_row(r), columns, strict=True) if keep] for r in rows]
-    align = "".join(a for a, keep in zip("rrrrrrrn", columns, strict=True) if keep)
+    shown = {
+        "tokens/s/GPU": not brief and any(r.tokens_per_s_per_gpu for r in rows),
+        "MFU": not brief and any(r.mfu_frac for r in rows),
+        "memory": any(r.memory_bytes for r in rows),
+    }
+    head = ["#", "step", "band", "gain", *shown, "changes"]
+    keep = [i for i, title in enumerate(head) if shown.get(title, True)]
+    cells = [[cells[i] for i in keep] for cells in map(_row, rows)]
+    align = "".join("rrrrrrrn"[i] for i in keep)
     sentences = []
     if any(r.within_error and r.place for r in rows):
         sentences.append("~: within the error of the model; the gain may be nothing.")
@@ -82,9 +76,7 @@ def _ranking(found: Tuning) -> Section:
         if found.measuring is None
         else "Configurations by step time: those that were run, then the others as predicted",
         sentences=sentences,
-        grids=[
-            Grid(head=[h for h, keep in zip(head, columns, strict=True) if keep], align=align, rows=cells)
-        ],
+        grids=[Grid(head=[head[i] for i in keep], align=align, rows=cells)],
     )
 
 
@@ -105,10 +97,10 @@ def _row(row: Row) -> list[Cell]:
 
 def _to_set(found: Tuning) -> Section:
     title = DIALECT_TITLES.get(found.dialect or "", "canonical names")
-    best = next((r for r in found.rows if r.place == 1), None)
+    best = to_take(found.rows)
     written = written_of(best) if best is not None else []
     grids = []
-    if best is not None and best.gain_ms.mid > 0:
+    if best is not None:
         rows = [
             [word(c.knob), *(word(value_words(v)) for v in (c.before, c.after)), name(c.written or "follows")]
             for c in best.changes
@@ -116,7 +108,7 @@ def _to_set(found: Tuning) -> Section:
         grids.append(Grid(head=["setting", "now", "then", title], align="llln", rows=rows))
     return Section(
         key="to-set",
-        title="To set for the best one",
+        title=f"To set for #{best.place}" if best is not None else "To set",
         sentences=[f"`{' '.join(written)}`"] if written and grids else [],
         grids=grids,
     )
@@ -179,20 +171,10 @@ def _measured(found: Tuning) -> Section:
         said.append("stopped before all runs were made: the same command goes on")
     head = ["#", "predicted", "measured", "error", "in band", "changes", "failure"]
     failed = any(r.measured is not None and r.measured.failure for r in found.rows)
-    return Section(
-        key="measured",
-        title="Measured",
-        sentences=["; ".join(said) + "."],
-        grids=[
-            Grid(
-                head=head if failed else head[:-1],
-                align="rrrrlnl" if failed else "rrrrln",
-                rows=rows if failed else [row[:-1] for row in rows],
-            )
-        ]
-        if rows
-        else [],
-    )
+    end = len(head) - (not failed)
+    table = Grid(head=head[:end], align="rrrrlnn"[:end], rows=[row[:end] for row in rows])
+    said_of_it = ["; ".join(said) + "."]
+    return Section(key="measured", title="Measured", sentences=said_of_it, grids=[table] if rows else [])
 
 
 def _left_out(found: Tuning) -> Section:
@@ -238,26 +220,49 @@ def _basis_words(found: Tuning) -> Iterator[str]:
         yield f"{note[:1].upper()}{note[1:]}{'' if note.endswith('.') else '.'}"
 
 
-def render_text(found: Tuning, *, width: int = 100) -> str:
-    """The verdict, then every section; the exact figures are in tune.json."""
+def first_screen(found: Tuning, *, width: int = 100) -> str:
+    """The verdict, why, what to set and how to measure it, and as many rows as a screen has room for."""
+    best = to_take(found.rows)
     lines = paragraph(prose(found.verdict), width=width)
-    for section in sections_of(found):
-        lines += ["", section.title]
-        for sentence in section.sentences if section.key != "to-set" else ():
-            lines += paragraph(prose(sentence), width=width, indent="  ", hang="  ")
-        for table in section.grids:
-            if table.caption:
-                lines += ["", f"  {table.caption}"]
-            cells = [[cell.text for cell in row] for row in table.rows]
-            if section.key == "left-out":  # each reason names the setting that is missing
-                for row in cells:
-                    lines += paragraph(f"{row[0]} {row[1]}: {row[2]}", width=width, indent="  ", hang="  ")
-                continue
-            lines += ["  " + line for line in grid(table.head, cells, align=table.align, width=width - 2)]
-        if section.key == "to-set":
-            best = next(r for r in found.rows if r.place == 1)
-            lines += ["", *(f"  {line}" for line in written_of(best))]
+    why = [f"the model is off by {signed_share(found.model_error_frac, 2)} from the measured step"]
+    if best is not None and len(best.parts) > 1:
+        parts = (
+            f"{' '.join(_SHORT.get(k, k) for k in p.knobs)} {milliseconds(p.gain_ms)}" for p in best.parts
+        )
+        why.insert(0, f"of the gain, {', '.join(parts)}")
+    lines += paragraph(f"Why: {'; '.join(why)}.", width=width, hang="     ")
+    source = found.inputs[0] if len(found.inputs) == 1 else "BEFORE"
+    if best is not None:
+        lines.append(
+            f"Next: set for #{best.place} ({DIALECT_TITLES.get(found.dialect or '', 'canonical names')}):"
+        )
+        lines += [f"      {line}" for line in written_of(best)]
+        lines += paragraph(f"then measure it: `perfdoc diff {source} AFTER`", width=width, indent="      ")
+    else:
+        lines += paragraph("Next: keep it; `perfdoc analyze` says what else costs time.", width=width)
+    for note in [n for n in found.notes if "give --" in n][:2]:
+        lines += paragraph(f"Unknown: {prose(note)}.", width=width, hang="  ")
+    table = _ranking(found, brief=True).grids[0]
+    cells = [[cell.text for cell in row] for row in table.rows]
+    room, most = _SCREEN_LINES - len(lines) - 3, len(cells)
+    while len(drawn := grid(table.head, cells[:most], align=table.align, width=width)) > room and most > 2:
+        most -= 1
+    lines += ["", *drawn]
+    rest = [f"{plural(len(cells) - most, 'more row')}"] if most < len(cells) else []
+    rest += (
+        [f"{count(n)} combinations left out"] if (n := sum(x.count for x in found.search.left_out)) else []
+    )
+    said = "~ within the model's error. " if any(r.within_error and r.place for r in found.rows) else ""
+    lines += paragraph(f"{said}{''.join(f'{r}; ' for r in rest)}all: --full, or -o FOLDER.", width=width)
     return "\n".join(lines) + "\n"
+
+
+def render_text(found: Tuning, *, width: int = 100) -> str:
+    """All of it: the verdict, then every section; the exact figures are in tune.json."""
+    page = Lines(max(40, width), False)
+    page.say(prose(found.verdict), "")
+    add_sections(page, sections_of(found))
+    return "\n".join(page.lines) + "\n"
 
 
 def render_html(found: Tuning) -> str:

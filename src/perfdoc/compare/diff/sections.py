@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePath
+from typing import Any
 
 from perfdoc.compare.diff.result import Basis, Diff, Duration, Kernel, Leaf, Logged, Noise, Outcome
 from perfdoc.reports.leaves import LABELS
@@ -44,20 +45,27 @@ def verdict(
     outcome: Outcome, basis: Basis, mean: Duration, noise: Noise, leaves: Sequence[Leaf], ranks: int
 ) -> str:
     """One to three sentences: by how much, where, and whether it may be noise."""
+    said = opening(basis, mean, ranks)
+    if outcome == "no_change":
+        return f"{said}{' Changes of its parts cancel out.' if any(x.change_ns for x in leaves) else ''}"
+    return f"{said} {scatter(noise)}{where(leaves, ranks)}"
+
+
+def opening(basis: Basis, mean: Duration, ranks: int) -> str:
+    """How long it takes, and how that changed."""
     what = "A step" if basis == "step" else "The window"
     over = f"mean over {plural(ranks, 'rank')}" if ranks > 1 else "one rank"
-    if outcome == "no_change":
-        moved = " Changes of its parts cancel out." if any(x.change_ns for x in leaves) else ""
-        return f"No change: {what.lower()} takes {duration(mean.after_ns)} on both sides ({over}).{moved}"
+    if not mean.change_ns:
+        return f"No change: {what.lower()} takes {duration(mean.after_ns)} on both sides ({over})."
     frac = f" ({signed_share(mean.change_frac)})" if mean.change_frac is not None else ""
-    said = (
+    return (
         f"{what} takes {duration(mean.after_ns)}, {signed(mean.change_ns)}{frac} against "
         f"{duration(mean.before_ns)} before ({over})."
     )
-    return f"{said} {_scatter(noise)}{_where(leaves, ranks)}"
 
 
-def _scatter(noise: Noise) -> str:
+def scatter(noise: Noise) -> str:
+    """Whether the change may be noise."""
     if noise.state == "not_measured":
         return f"Noise is unknown: {noise.reason}."
     assert noise.low_ns is not None
@@ -90,7 +98,8 @@ def logged_first(noise: Noise, logged: Logged | None) -> str:
     return f"L{logged_sentence(logged)[1:]}. With the profiler: "
 
 
-def _where(leaves: Sequence[Leaf], ranks: int) -> str:
+def where(leaves: Sequence[Leaf], ranks: int) -> str:
+    """The leaves that changed most; begins with a space, empty where none did."""
     ordered = sorted((x for x in leaves if x.change_ns), key=lambda x: (-abs(x.change_ns), x.leaf))
     if not ordered:
         return ""
@@ -136,7 +145,7 @@ def sections_of(diff: Diff, *, short: bool = False) -> list[Section]:
     over = f"{'a step' if diff.basis == 'step' else 'the window'}, summed over {ranks}"
     sections = [
         _sides(diff, short=short),
-        Section(key="leaves", title=f"Where the time went ({over})", grids=[_leaves(diff, most["leaves"])]),
+        Section(key="leaves", title=f"Where the time went ({over})", grids=[leaf_grid(diff, most["leaves"])]),
         _kernels(diff, most["kernels"]),
         Section(key="ranks", title="Ranks", grids=[_ranks(diff, most["ranks"])]),
         _settings(diff, most["settings"]),
@@ -180,11 +189,12 @@ def _words(*texts: str) -> list[Cell]:
     return [word(text) for text in texts]
 
 
-def _duration_cells(d: Duration) -> list[Cell]:
+def _duration_cells(d: Any) -> list[Cell]:
+    """Of whatever has a time before and after, and its change."""
     return _words(duration(d.before_ns), duration(d.after_ns), signed(d.change_ns))
 
 
-def _leaves(diff: Diff, most: int) -> Grid:
+def leaf_grid(diff: Diff, most: int) -> Grid:
     """The leaves that changed most, in the ledger's order, and the rest in one row: they sum to the total."""
     largest = sorted(diff.leaves, key=lambda x: -abs(x.change_ns))[:most]
     rows = [_leaf_row(x) for x in diff.leaves if x in largest]
@@ -200,8 +210,7 @@ def _leaves(diff: Diff, most: int) -> Grid:
 
 def _leaf_row(x: Leaf) -> list[Cell]:
     noise = _NOISE[x.within_noise] if x.change_ns else ""
-    times = duration(x.before_ns), duration(x.after_ns), signed(x.change_ns)
-    return _words(LABELS[x.leaf], *times, signed_share(x.change_of_total_frac), noise)
+    return [word(LABELS[x.leaf]), *_duration_cells(x), *_words(signed_share(x.change_of_total_frac), noise)]
 
 
 def _dimensions(diff: Diff) -> Grid:
@@ -222,13 +231,7 @@ def _dimensions(diff: Diff) -> Grid:
 
 def _classes(diff: Diff) -> Grid:
     rows = [
-        [
-            name(k.name),
-            *_words(
-                f"{calls(k.calls_before)} → {calls(k.calls_after)}",
-                *(duration(k.before_ns), duration(k.after_ns), signed(k.change_ns)),
-            ),
-        ]
+        [name(k.name), word(f"{calls(k.calls_before)} → {calls(k.calls_after)}"), *_duration_cells(k)]
         for k in diff.kernels.classes
         if k.change_ns or k.calls_before != k.calls_after
     ]
@@ -274,9 +277,8 @@ def _ranks(diff: Diff, most: int) -> Grid:
     rows = []
     for r in ordered:
         largest = max(r.leaves_change_ns.items(), key=lambda x: (abs(x[1]), x[0]), default=None)
-        where = f"{LABELS[largest[0]]} {signed(largest[1])}" if largest else ""
-        times = duration(r.before_ns), duration(r.after_ns), signed(r.change_ns)
-        rows.append([name(r.label), *_words(*times, where)])
+        most_of_it = f"{LABELS[largest[0]]} {signed(largest[1])}" if largest else ""
+        rows.append([name(r.label), *_duration_cells(r), word(most_of_it)])
     left_out = len(diff.ranks) - len(rows) if rows else 0
     return Grid(
         head=("rank", "before", "after", "change", "most of it"), align="lrrrl", rows=rows, left_out=left_out
@@ -288,11 +290,7 @@ def _settings(diff: Diff, most: int) -> Section:
     if c.state == "not_measured":
         return Section(key="settings", title="Settings", sentences=[f"Not compared: {c.reason}."])
     rows = [
-        [
-            name(s.knob),
-            word(_setting(s.before, s.before_set)),
-            word(_setting(s.after, s.after_set)),
-        ]
+        [name(s.knob), *_words(setting_words(s.before, s.before_set), setting_words(s.after, s.after_set))]
         for s in c.settings[:most]
     ]
     grid = Grid(
@@ -304,7 +302,8 @@ def _settings(diff: Diff, most: int) -> Section:
     return Section(key="settings", title=title, sentences=said, grids=[grid])
 
 
-def _setting(value: object, is_set: bool) -> str:
+def setting_words(value: object, is_set: bool) -> str:
+    """A value of a setting, and whether anybody set it."""
     said = shorten(str(value), _NAME)
     return said if is_set else "not set" if value is None else f"{said} (default)"
 

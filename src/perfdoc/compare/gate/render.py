@@ -91,14 +91,15 @@ def _fact(value: Fact) -> str:
     return "not said" if value is None else shorten(str(value), _NAME)
 
 
-def as_text(result: Result) -> str:
+def as_text(result: Result, width: int = _WIDTH) -> str:
     """For a terminal and a CI log: the verdict, every check in a sentence, what changed, notes."""
-    page = Lines(_WIDTH, False)
+    page = Lines(width, False)
     page.say(f"{result.verdict.upper()}: {_line(result.summary)}", "")
     said = [f"{c.state.upper():<13}{c.name:<26}{_line(c.message)}" for c in result.checks]
     checks = Section(key="checks", title="Checks", sentences=said)
     add_sections(page, [checks, _parts(result), _differences(result)])
-    page.lines += [f"note: {_line(note)}" for note in result.notes]
+    for note in result.notes:
+        page.say(f"note: {_line(note)}", "")
     return "\n".join(page.lines) + "\n"
 
 

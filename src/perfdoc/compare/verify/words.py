@@ -25,7 +25,19 @@ def record_text(record: Record) -> str:
         others = "; ".join(_setting(s) for s in record.other_differences[:SHOWN])
         lines.append(f"  these differ as well, and may be the cause: {others}")
     lines += [f"  note: {_clean(note)}" for note in record.notes]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, f"Next: {_next(record)}"]) + "\n"
+
+
+def _next(record: Record) -> str:
+    old = "; ".join(f"{s.knob}={s.before or 'not set'}" for s in record.settings[:SHOWN])
+    new = "; ".join(f"{s.knob}={s.after or 'not set'}" for s in record.settings[:SHOWN])
+    pairs = record.measured is not None and record.measured.method == "pairs of runs"
+    again = f"`perfdoc verify RUN --apply {','.join(record.codes)} --repeats {10 if pairs else 5}`"
+    return {
+        "opposite": f"take it back: {_clean(old)}",
+        "no effect": "leave the setting as it was: nothing is gained that can be measured",
+        "inconclusive": f"measure more pairs of runs, of this one change: {again}",
+    }.get(record.verdict, f"keep {_clean(new)}")
 
 
 def track_record_text(records: Sequence[Record]) -> str:

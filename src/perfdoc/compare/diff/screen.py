@@ -1,0 +1,71 @@
+"""The first screen of a comparison: the verdict, why, what to do next, and the leaves that changed most."""
+
+from __future__ import annotations
+
+from perfdoc.compare.diff import sections
+from perfdoc.compare.diff.result import Diff
+from perfdoc.reports.terminal import grid, paragraph
+from perfdoc.results.figures import plural
+from perfdoc.results.names import prose, shorten
+
+_LINES = 24
+_LEAVES = 8
+_SETTINGS = 4
+_NOISE = {"within noise": "~", "noise unknown": ""}
+"""Words of a leaf, as the screen has room for."""
+
+
+def first_screen(diff: Diff, *, width: int = 100) -> str:
+    """At most 24 lines of 80 columns, unless names are long; all of it is `render_text`."""
+    by_log = sections.logged_first(diff.noise, diff.logged).removesuffix(" With the profiler: ")
+    said = by_log or sections.opening(diff.basis, diff.mean, diff.ranks_compared)
+    lines = paragraph(prose(said), width=width)
+    why = sections.where(diff.leaves, diff.ranks_compared).strip()
+    settings = [
+        f"{s.knob} {sections.setting_words(s.before, s.before_set)} → "
+        f"{sections.setting_words(s.after, s.after_set)}"
+        for s in diff.configuration.settings[:_SETTINGS]
+    ]
+    if (more := len(diff.configuration.settings) - _SETTINGS) > 0:
+        settings.append(f"{more} more")
+    blocks = [
+        (
+            "With the profiler: " if by_log else "",
+            sections.scatter(diff.noise) if diff.outcome != "no_change" else "",
+        ),
+        ("Why: ", f"{why[:1].lower()}{why[1:]}"),
+        ("Settings that differ: ", ", ".join(settings)),
+        ("Next: ", next_step(diff)),
+        *(("Mind: ", flag.message) for flag in diff.flags[:2]),
+    ]
+    for title, text in blocks:
+        lines += paragraph(f"{title}{prose(text)}", width=width, hang="      ") if text else []
+    rest = f"{plural(len(diff.flags) - 2, 'more remark')}, " if len(diff.flags) > 2 else ""
+    end = paragraph(f"{rest}kernels, communication, ranks, rules: --full, or -o FOLDER.", width=width)
+    if why:
+        # Beside leaves: an empty line, the head, other leaves, the total, and what the sign says.
+        leaves = sections.leaf_grid(diff, max(1, min(_LEAVES, _LINES - len(lines) - len(end) - 5)))
+        cells = [[_NOISE.get(cell.text, cell.text) for cell in row] for row in leaves.rows]
+        lines += ["", *grid(leaves.head, cells, align=f"n{leaves.align[1:]}", width=width)]
+        end = ["~ within noise", *end] if any(row[-1] == "~" for row in cells) else end
+    return "\n".join([*lines, *end]) + "\n"
+
+
+def next_step(diff: Diff) -> str:
+    """What to do about it, with the command."""
+    if diff.outcome == "no_change":
+        return "nothing to do; both take as long."
+    by_log = sections.logged_first(diff.noise, diff.logged)
+    if not by_log and diff.noise.within_noise is not False:
+        steps = f"{diff.noise.before_steps:,} and {plural(diff.noise.after_steps, 'step')} here"
+        return f"capture 10 steps or more on both sides ({steps}), and compare again."
+    longer = (diff.logged.median if by_log and diff.logged is not None else diff.mean).change_ns > 0
+    if not longer:
+        return "keep the change; in CI `perfdoc gate record` begins a baseline that holds it."
+    # How many ranks share the data follows from the other settings.
+    settings = sorted(diff.configuration.settings, key=lambda s: s.knob == "data_parallel_size")
+    if not settings:
+        return f"`perfdoc analyze {shorten(diff.after.path)}` says what waits there, and what to set."
+    back = f"{settings[0].knob}={sections.setting_words(settings[0].before, True)}"
+    one = "" if len(settings) == 1 else "one setting at a time, first "
+    return f"set back {one}{back}, run again, and compare: `perfdoc diff {shorten(diff.before.path)} AGAIN`"
