@@ -16,6 +16,7 @@ from perfdoc.profiling.own import following
 from perfdoc.profiling.own.asked_window import AskedWindow
 from perfdoc.profiling.own.hooks import Backwards
 from perfdoc.profiling.own.loop import Loop
+from perfdoc.profiling.own.megatron import BridgeCallback
 from perfdoc.profiling.own.steps import marked, step, steps
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.session import Session
@@ -255,3 +256,17 @@ def test_the_wait_for_a_batch_belongs_to_its_step() -> None:
         patch.setattr(following, "follower", Follower)
         assert list(steps(Batches(2, 2))) == [0, 1]
     assert order == ["step 0", "asked 0", "step 1", "asked 1", "end"]
+
+
+def test_what_a_user_adds_to_a_callback_may_end_the_training() -> None:
+    """A failure of ours is told and no more; the user's own method may stop on purpose."""
+
+    class Pruned(Exception):
+        pass
+
+    class Users(BridgeCallback):
+        def on_step_end(self, context: Any) -> None:
+            raise Pruned
+
+    with pytest.raises(Pruned):
+        Users().on_step_end(None)
