@@ -7,12 +7,13 @@ from statistics import fmean, median_low
 
 from perfdoc.records import dataclass
 from perfdoc.reports.leaves import family_shares, family_values, leaf_values, parts_of, total_values
-from perfdoc.reports.over_ranks import apart, device_word, longest_step_ns
+from perfdoc.reports.over_ranks import apart, device_word
 from perfdoc.reports.summary import PEAK_NAMES
 from perfdoc.results import Diagnosis, Mfu, Rank
 from perfdoc.results.figures import brief, duration, flops, plural, share, significant, size
 from perfdoc.results.memory import leak_words
 from perfdoc.results.names import prose
+from perfdoc.results.ranks import longest_step_ns, shown_step_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +39,11 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     kinds = sorted({rank.window.kind for rank in ranks})
     steps = [step.duration_ns for rank in ranks for step in rank.window.step_list]
     if steps and kinds == ["steps"]:
-        middle, mean = median_low(steps), round(fmean(steps))
+        middle, mean = median_low(steps), round(shown_step_ns(fmean(steps), ranks))
         notes = [f"mean of {plural(len(steps), 'step')}" + ("" if len(ranks) == 1 else " over all ranks")]
         other = brief(longest_step_ns(ranks))
-        other = f"longest rank {other}" if other != brief(mean) else ""
-        other = f"median {duration(middle)}" if apart(middle, mean) else other
+        other = f"mean; longest rank {other}" if other != brief(mean) else ""
+        other = f"mean; median {brief(middle)}" if apart(middle, mean) else other
         notes += [other] if other else []
         if duration(min(steps)) != duration(max(steps)):
             notes.append(f"{duration(min(steps))} to {duration(max(steps))}")

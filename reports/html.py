@@ -23,6 +23,7 @@ from perfdoc.reports.inlined import asset, inlined, policy
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.opportunities import Shown, choices, dialects_of, informing, opportunities, trifles
 from perfdoc.reports.outline import inputs_grid, sections_of
+from perfdoc.reports.savings import found, gain_in_words
 from perfdoc.reports.sections.roles import roles_section
 from perfdoc.reports.sections.section import opening, stopped
 from perfdoc.reports.settings import snippets
@@ -112,9 +113,10 @@ def _next(diagnosis: Diagnosis, to_do: Sequence[Shown]) -> tuple[str, str] | Non
     shown = next((each for each in to_do if each.ranked == row), None)
     if row is None or shown is None:
         return ("", words) if words else None
-    said = gain_words(row.row.gain, row.row.gain_per).removesuffix(".")
-    gain = f": {said[0].lower()}{said[1:]}{row.provided}" if said else ""
-    return shown.anchor, f"{shown.action.removesuffix('.')}{gain}."
+    first = outlook.capture_first(row)
+    gain = gain_in_words(row, diagnosis, told=bool(first)) or found(row)
+    said = f"{shown.action.removesuffix('.')}{f': {gain}' if gain else ''}."
+    return shown.anchor, f"{opening(first)} If still so: {said}" if first else said
 
 
 def render_html(diagnosis: Diagnosis) -> str:

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from perfdoc.reports.advice import MINUS, excluding, rough
-from perfdoc.reports.over_ranks import apart, longest_step_ns
+from perfdoc.reports.over_ranks import apart
 from perfdoc.reports.ranking import Ranked, ranking
 from perfdoc.results import Combined, Diagnosis, Gain
 from perfdoc.results.figures import plural, share
 from perfdoc.results.losses import WORTH_A_VERDICT_FRAC, largest_loss
 from perfdoc.results.names import shorten
+from perfdoc.results.ranking import AS_SLOW
+from perfdoc.results.ranks import longest_step_ns
 
 _NAMED = 3
 """Changes that the outlook names."""
@@ -37,16 +39,12 @@ def next_thing(diagnosis: Diagnosis) -> tuple[Ranked | None, str]:
     return (rows[0], "") if rows else (None, "")
 
 
-def _band(gain: Gain, per: str) -> str:
-    low, mid, high = (rough(ms or 0.0) for ms in (gain.low_ms, gain.mid_ms, gain.high_ms))
-    return f"{mid} {'per step' if per == 'step' else 'in this window'} ({low} to {high})"
-
-
-def _share_of(ms: float | None, frac: float | None, of: str, diagnosis: Diagnosis) -> str:
-    """With the comma before it; empty where the share is not known."""
-    if not frac or not ms:
-        return ""
-    return f", {share(frac)} of {_base(ms * 1e6 / frac, of, diagnosis)}"
+def capture_first(ranked: Ranked) -> str:
+    """What to do before it, in a sentence, where the capture itself may have made the host slow; else
+    empty."""
+    found = (c.removeprefix(AS_SLOW) for c in ranked.row.conditions if c.startswith(AS_SLOW))
+    without = next(found, "")
+    return f"capture again without {without}: recording it slows the host itself." if without else ""
 
 
 def gain_together(diagnosis: Diagnosis) -> str:
@@ -125,8 +123,11 @@ def nothing_gained(diagnosis: Diagnosis) -> str:
 
 def _of_step(gain: Gain, steps_ns: Sequence[int], diagnosis: Diagnosis) -> str:
     per = "step" if all(rank.window.steps for rank in diagnosis.ranks) else "window"
-    frac = (gain.mid_ms or 0.0) * 1e6 / max(steps_ns) if steps_ns else None
-    return f"{_band(gain, per)}{_share_of(gain.mid_ms, frac, per, diagnosis)}"
+    low, mid, high = (rough(ms or 0.0) for ms in (gain.low_ms, gain.mid_ms, gain.high_ms))
+    said = f"{mid} {'per step' if per == 'step' else 'in this window'} ({low} to {high})"
+    if not steps_ns or not gain.mid_ms:
+        return said
+    return f"{said}, {share(gain.mid_ms * 1e6 / max(steps_ns))} of {_base(max(steps_ns), per, diagnosis)}"
 
 
 def _base(step_ns: float, of: str, diagnosis: Diagnosis) -> str:

@@ -31,11 +31,6 @@ def mean_beside(median_ns: float, mean_ns: float | None) -> str:
     return said if apart(median_ns, mean_ns) else ""
 
 
-def longest_step_ns(ranks: Iterable[Rank]) -> float:
-    """The mean step of the rank whose steps are longest."""
-    return max(rank.window.duration_ns / max(rank.window.steps, 1) for rank in ranks)
-
-
 def on_host(rank: Rank) -> bool:
     """Whether it trains on the CPU."""
     return rank.gpu.name == "CPU"

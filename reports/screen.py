@@ -11,11 +11,10 @@ from dataclasses import replace
 
 from perfdoc.records import dataclass
 from perfdoc.reports import gaps, headline, outlook, summary
-from perfdoc.reports.advice import rough
 from perfdoc.reports.leaves import Part, parts_of
-from perfdoc.reports.ranking import INEXACT, Ranked, ranking, stuck_in
+from perfdoc.reports.ranking import Ranked, ranking, stuck_in
+from perfdoc.reports.savings import found, gain_in_words, titled, why_this_order
 from perfdoc.reports.sections.roles import outlier_sentence
-from perfdoc.reports.sections.section import opening
 from perfdoc.reports.settings import setting_lines
 from perfdoc.reports.terminal import Lines, paragraph
 from perfdoc.results import Diagnosis, Quality, figures
@@ -113,8 +112,8 @@ def render_brief(diagnosis: Diagnosis, *, report: str | None) -> str:
     said = [prose(diagnosis.verdict, 400).removesuffix(".")]
     row, words = outlook.next_thing(diagnosis)
     if row is not None:
-        gain = _gain(row)
-        said.append(f"next: {_title(row)}{f', {gain}' if gain else ''}")
+        gain = gain_in_words(row, diagnosis)
+        said.append(f"next: {titled(row)}{f', {gain}' if gain else ''}")
     elif words:
         said.append(f"next: {words.removesuffix('.')}")
     said += [shorten(report, 1000)] if report else []
@@ -139,8 +138,11 @@ def _verdict(page: Lines, diagnosis: Diagnosis, room: _Room) -> Ranked | None:
     page.lines += _whole(prose(diagnosis.why), page.width, room.why, mark="Why: ", hang="     ")
     row, words = outlook.next_thing(diagnosis)
     if row is not None:
-        gain = _gain(row, "" if row.row.blamed == "cause" else _apart(diagnosis)) or _found(row)
-        said = f"Next: {_title(row)}{f': {gain}' if gain else ''}."
+        apart, first = "" if row.row.blamed == "cause" else _apart(diagnosis), outlook.capture_first(row)
+        gain = gain_in_words(row, diagnosis, apart, told=bool(first)) or found(row)
+        if first:
+            page.lines += paragraph(f"First: {first}", width=page.width, hang="       ")
+        said = f"Next{', if still so' if first else ''}: {titled(row)}{f': {gain}' if gain else ''}."
         page.lines += paragraph(said.replace("..", "."), width=page.width, hang="      ")
         page.lines += _how(row, diagnosis, page.width, room.do, "      ")
     elif words:
@@ -243,56 +245,27 @@ def _packed(items: Sequence[str], between: str, width: int) -> Iterator[str]:
         yield line
 
 
-def _title(ranked: Ranked) -> str:
-    code = f"{shorten(ranked.rules[0].code, 48)} " if ranked.rules else ""
-    return f"{code}{opening(ranked.title)}"
-
-
-def _gain(ranked: Ranked, base: str = "", *, short: bool = False) -> str:
-    """What it saves, with its band and what it takes. base: what the share is of, where the verdict speaks of
-    another. short: in a few words, of a row behind the first."""
-    row, gain = ranked.row, ranked.row.gain
-    if gain is None or gain.high_ms is None:
-        return ""
-    per = "" if short else " a step" if row.gain_per == "step" else " in this window"
-    part = "" if row.gain_frac is None else f", {figures.share(row.gain_frac)}{base}"
-    note = "" if row.exact else f"; {INEXACT}"
-    if not gain.is_predicted or gain.mid_ms is None or gain.low_ms is None:
-        bound = f"at most {rough(gain.high_ms)}{per}{part}{ranked.provided}"
-        return f"{bound}{note}" if short else f"saves {bound} (upper bound, not predicted)"
-    band = f"{rough(gain.low_ms)} to {rough(gain.high_ms)}"
-    if gain.mid_ms < 0:
-        return f"costs {rough(-gain.mid_ms)}{per} ({rough(-gain.high_ms)} to {rough(-gain.low_ms)})"
-    if short:
-        return f"{rough(gain.mid_ms)}{part}{ranked.provided}{note}"
-    return f"saves {rough(gain.mid_ms)}{per} ({band}){part}, predicted{ranked.provided}{note}"
-
-
-def _found(ranked: Ranked) -> str:
-    """What a problem is where no figure says what it costs."""
-    known = ranked.row.kind == "unmeasured" and ranked.rules
-    return prose(ranked.rules[0].reason, 200) if known else ""
-
-
 def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, shown: Ranked | None, rest: str) -> None:
     ranked = ranking(diagnosis)
     rows = [row for row in ranked if row.leads and row != shown]
-    if shown is None:
+    if shown is None or outlook.capture_first(shown):
         rows = [row for row in rows if row.row.kind != "capture"]
     more = max(0, len(rows) - room.to_do)
     if rows and room.to_do:
         base = outlook.base_words(diagnosis)
         # By the row before them, unless the verdict had it.
         told = shown is not None and shown.row.blamed != "cause" and _apart(diagnosis)
-        beside = [*([] if told else [f"of {base}"]), "each alone, with waits it ends"] if base else []
+        beside = [*([] if told else [f"of {base}"]), "each alone"] if base else []
+        order = why_this_order([*([shown] if shown else []), *rows[: room.to_do]])
+        beside += [order] if order else []
         beside += [f"{more:,} more: {rest}"] if more else []
         given = f" ({'; '.join(beside)})" if beside else ""
         page.lines += [""] * room.blank
         page.lines += [page.paint(text, "head") for text in paragraph(f"Then{given}:", width=page.width)]
     first = 1 if shown is None else 2
     for place, row in enumerate(rows[: room.to_do], first):
-        gain = _gain(row, short=True) or _found(row)
-        said = f"{place:>2}. {_title(row)}{f': {gain}' if gain else ''}"
+        gain = gain_in_words(row, diagnosis, short=True) or found(row)
+        said = f"{place:>2}. {titled(row)}{f': {gain}' if gain else ''}"
         page.lines += paragraph(said, width=page.width, hang="    ")
         page.lines += _how(row, diagnosis, page.width, 1, "    ")
     if room.together and (together := outlook.together_in_short(diagnosis, first - 1 + room.to_do)):

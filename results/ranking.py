@@ -18,6 +18,9 @@ BOUND, HINT = 0.5, 0.25
 """What counts of an upper bound, where all of a prediction does: half of a problem's, a quarter of one that
 is only worth a try."""
 
+AS_SLOW = "the host is as slow without "
+"""Begins the condition of a saving of host time that the capture itself may have lost."""
+
 OpportunityKind = Literal["predicted", "bound", "unmeasured", "trifle", "capture"]
 
 

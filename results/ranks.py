@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import field, fields
 from typing import Literal
 
@@ -227,3 +228,18 @@ class Rank:
     events: EventCounts = NO_EVENTS
     suspected: SuspectedCommunication | None = None
     """None in a file of an earlier version, which did not look."""
+
+
+_ONE_FIGURE_FRAC = 0.01
+"""Of the mean: the longest rank's step is the same to a reader."""
+
+
+def longest_step_ns(ranks: Iterable[Rank]) -> float:
+    """The mean step, or window, of the rank whose steps are longest: gains are shares of it."""
+    return max(rank.window.duration_ns / max(rank.window.steps, 1) for rank in ranks)
+
+
+def shown_step_ns(mean_ns: float, ranks: Iterable[Rank]) -> float:
+    """What stands for the mean step or window of all ranks: the longest rank's, if that is as long."""
+    longest_ns = longest_step_ns(ranks)
+    return longest_ns if longest_ns <= (1 + _ONE_FIGURE_FRAC) * mean_ns else mean_ns

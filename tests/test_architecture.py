@@ -177,11 +177,11 @@ BUDGET = {
     "analyzers": 28_030,  # memory that captures show; ranks late in turn; a pipeline's windows all at once
     "knobs": 5_170,  # versions that a file pins; numbers cut by a program; paid by traces, simulator
     "profiling": 7_734,  # no end of a training; MFU only of certain tokens and heads; full disks, checksums
-    "reports": 7_790,  # rich draws every table; commands alone, to be copied
-    "results": 3_832,  # paid by src: a leak in words; slow steps; the what-if study, ranks by their files
-    "rules": 15_863,  # whole layers, buckets by bytes; a slow step; host waits; culprit, late ranks
+    "reports": 7_868,  # what a saving holds beside its part of the bar, why rows stand so; commands alone
+    "results": 3_851,  # one length for the step; a leak in words; slow steps; the what-if study
+    "rules": 15_885,  # layers that a stage keeps; hosts that the capture slows; late ranks
     "simulator": 13_031,  # paid by src: slow links of several sizes; absent ranks that are awaited
-    "src": 22_285,  # first screens of tune and diff; jobs that are followed as they train
+    "src": 22_286,  # first screens of tune and diff; jobs that are followed as they train
     "traces": 9_798,  # allocations in any capture; times in nanoseconds; columns read many rows at once
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }

@@ -21,7 +21,14 @@ from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_of_time
 from perfdoc.rules.facts.bubble import fits_doubled, larger
-from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, cost_evidence, slowed_by, why_hidden
+from perfdoc.rules.facts.capture import (
+    AFTER_START_UP,
+    LAUNCHES,
+    cost_evidence,
+    if_as_slow,
+    slowed_by,
+    why_hidden,
+)
 from perfdoc.rules.facts.culprit import leading
 from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.graphs import (
@@ -72,14 +79,6 @@ META = Meta(
 _LARGER = "more work per launch, fewer launches"
 _GRAPHS = "CUDA graphs launch a layer with one call, where they are not used already and shapes are static."
 _SLOWED = ", and the capture itself slows the host"
-_LESS = (
-    "Last, see how long a step takes without the profiler, or capture with less (no with_stack, "
-    "record_shapes, profile_memory or emit_nvtx; a few ranges by hand)."
-)
-_LESS_SERVING = (
-    "Last, see how long an iteration takes without the profiler, or capture with less (without Python stacks "
-    "and operator shapes)."
-)
 _SERVING = {
     "vllm": "vLLM launches an iteration as CUDA graphs unless enforce_eager is set: start it without, and "
     "with capture sizes that hold this batch. More sequences in a batch (max_num_seqs, "
@@ -126,7 +125,7 @@ def evaluate(case: Case) -> Verdict:
     if launching < MIN_HOST_FRAC and launching < share / 2:
         return _not_launching(case, share, evidence)
     limit = ceiling(case, launched_late_ns, "all idle time that launching causes", anywhere=True)
-    gain = predicted(case, "without_launches")
+    limit, gain = if_as_slow(case, limit), predicted(case, "without_launches")
     gain = gain and bounded(gain, limit)
     if gain and limit and launching < share and (gain.mid_ms or 0.0) > (limit.high_ms or 0.0):
         gain = limit  # the replay takes these waits away too, more than launching causes
@@ -257,7 +256,7 @@ def _small_kernels(case: Case) -> Iterator[Evidence]:
 def _remedy(case: Case) -> str:
     if case.program.serves:
         engine = next((name for name in _SERVING if name in case.program.marks), "")
-        return " ".join([_SERVING[engine], *([_LESS_SERVING] if slowed_by(case) else [])])
+        return _SERVING[engine]
     tp, cp = tp_of(case), cp_of(case)
     sharded = [name for name, size in (("tensor", tp), ("context", cp)) if size and size > 1]
     less = f", or less {' and '.join(sharded)} parallelism" if sharded else ""
@@ -280,4 +279,4 @@ def _remedy(case: Case) -> str:
         words.append(_GRAPHS)
     words += [no_room] if (no_room := why_no_room(case)) else []
     words.append("The host section lists the calls that wait for the device; remove those first.")
-    return " ".join([*words, *([_LESS] if slowed_by(case) else [])])
+    return " ".join(words)

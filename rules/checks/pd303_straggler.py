@@ -14,9 +14,9 @@ from perfdoc.rules.engine.gain import Gain, waited_for_ms
 from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import late_rank
-from perfdoc.rules.facts.capture import costly
+from perfdoc.rules.facts.capture import if_as_slow
 from perfdoc.rules.facts.culprit import cause_of, gain_of, leading, waits_in
-from perfdoc.rules.facts.culprit_words import cure, does, is_one, late_hosts, look_at_gpu, look_at_host, who
+from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, late_hosts, look_at_gpu, who
 from perfdoc.rules.facts.degrees import PP
 from perfdoc.rules.facts.late_work import longer_times, work_words
 
@@ -122,7 +122,7 @@ def evaluate(case: Case) -> Verdict:
             ("other ranks' wait for it, overlapping collectives summed", brief(worst.delay_ns)),
         ],
         remedy=" ".join(_where_to_look(case, named)),
-        gain=gain,
+        gain=if_as_slow(case, gain) if worst.cause in ("host", "other") else gain,
     )
 
 
@@ -137,7 +137,7 @@ _AS_MUCH = 0.5
 
 def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
     """Of a rank that takes longer than its peers for the same passes, or a link for as many bytes."""
-    step = f"{brief(cause.step_ns)}, not {brief(case.what_if.step_ns or 0)}"
+    gain, step = gain_of(case, cause), f"{brief(cause.step_ns)}, not {brief(case.what_if.step_ns or 0)}"
     evidence = [
         ("as long as its peers", f"{significant(cause.ratio)} times"),
         ("steps in which it is", per_cent(cause.recurrence_frac, 0)),
@@ -149,8 +149,8 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         action="Capture the ranks that are waited for" if cause.kind in _ABSENT else check,
         reason=does(cause, case.what_if),
         evidence=[("the step without waiting for it", step)] if cause.kind == "not_captured" else evidence,
-        remedy=f"{cure(cause, case.program.vendor, costly(case))}." + (f" {note}." if note else ""),
-        gain=gain_of(case, cause),
+        remedy=f"{cure(cause, case.program.vendor)}." + (f" {note}." if note else ""),
+        gain=if_as_slow(case, gain) if cause.kind == "late_host" else gain,
         blames=_waits_or_does(case, cause) if cause in leading(case.what_if) else "",
         cause=cause,
     )
@@ -194,7 +194,7 @@ def _where_to_look(case: Case, named: Sequence[Straggler]) -> Iterator[str]:
         elif does.endswith("longer"):
             does += " than the others"
         each = "it" if len(names) == 1 else "each"
-        check = _CHECK.get(cause) or look_at_host(costly(case))
+        check = _CHECK.get(cause) or LOOK_AT_HOST
         if cause == "compute":
             check = (len(names) == 1 and work_words(case, names[0])) or look_at_gpu(case.program.vendor)
         yield f"{check}." if len(named) == 1 else f"{' and '.join(names)}: {each} {does}. {check}."

@@ -13,7 +13,7 @@ from perfdoc.rules.engine.needs import Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.bubble import PIPELINE, late_peer_ceiling
 from perfdoc.rules.facts.culprit import cause_of, gain_of, leading
-from perfdoc.rules.facts.culprit_words import does, stage_words
+from perfdoc.rules.facts.culprit_words import does, stage_words, who
 from perfdoc.rules.facts.degrees import layers_of
 from perfdoc.rules.facts.stage_split import (
     layers_apart,
@@ -117,10 +117,11 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         evidence.append(("the step with even stages", brief(cause.even_ns)))
     gain, remedy = gain_of(case, cause), _MIDDLE
     if at_end:
-        layers = None if not pp or (count := layers_of(case)) is None else count / pp
-        what = _to_move(cause.ratio, pp, layers) if cause.ratio and pp else "layers"
-        remedy = _fewer(where, what) if what else _WHOLE
-        if not what:  # no more than what a split of something else may save
+        keeps = _to_keep(cause.ratio or 0.0, pp or 0, layers_of(case))
+        held = [s.rank for s in case.job.pipeline.stages if s.stage == cause.stage and s.rank is not None]
+        on = f" ({who(replace(cause, ranks=held))})" if held else ""
+        remedy = _fewer(where, keeps, on) if keeps else _WHOLE
+        if not keeps:  # no more than what a split of something else may save
             gain = replace(gain, low_ms=0.0, mid_ms=None, method="ceiling", assumptions=[_IF_EVEN])
     note = f" {cause.note[0].upper()}{cause.note[1:]}." if cause.note else ""
     return fires(
@@ -211,24 +212,37 @@ _SETTING = {"first": (FIRST, "account_for_embedding"), "last": (LAST, "account_f
 _MIXED = "Mixed layers (dense and experts, multi-token prediction) need `pipeline_model_parallel_layout`."
 
 
-def _fewer(where: str, what: str = "layers") -> str:
-    """What to set for an end stage."""
+_LOWER = "lower: its layers go to the others"
+
+
+def _fewer(where: str, to: str = _LOWER, on: str = "") -> str:
+    """What to set for an end stage. to: how many layers it keeps. on: its ranks, in brackets."""
     setting, counted = _SETTING[where]
     return (
-        f"Move {what} from the {where} stage to the others: `{setting}`. If layers plus one divide over the "
+        f"Set `{setting}`{on} {to}. If layers plus one divide over the "
         f"stages, `{counted}_in_pipeline_split=true` takes one off it. {_MIXED}"
     )
 
 
-def _to_move(ratio: float, stages: int, layers: float | None) -> str:
-    """What goes from an end stage, `ratio` as long as the mean of the others, to these: its excess spread
-    over all stages, (1.63 - 1) x 3 / 4 = 0.47 of a stage. layers: of a stage, None unknown; one more makes
-    another stage 1 + 1 / layers as long. Empty: no whole layer."""
-    part, each = (ratio - 1) * (stages - 1) / stages, layers or 8
-    if ratio > 1 + 1 / each:
-        some = f"about {max(1, round(each * part))} of every {round(each)} layers ({per_cent(part, 0)})"
-        return some if part < 1 else "layers"
-    return "" if layers or each * part < 0.5 else f"about {per_cent(part, 0)} of the layers"
+def _to_keep(ratio: float, stages: int, layers: int | None) -> str:
+    """What an end stage keeps that is `ratio` as long as the mean of the others: without its excess spread
+    over all stages, 1 - (1.63 - 1) x 3 / 4 = 0.53 of a stage. In whole layers, with as many on each other
+    stage, what makes the longest stage shortest. layers: of the model, None unknown; one more makes another
+    stage 1 + stages / layers as long. Empty: no whole layer."""
+    if stages < 2 or ratio <= 0:
+        return _LOWER
+    part, of = (ratio - 1) * (stages - 1) / stages, layers or 8 * stages
+    formula = f"to about {significant(1 - part, 2)} x layers / {stages}"
+    ask = "`--set model=NAME` works it out"
+    if ratio <= 1 + stages / of:
+        return "" if layers or 8 * part < 0.5 else f"{formula}. {ask}"
+    others = {n: (of - n) // (stages - 1) for n in range(1, of // stages) if (of - n) % (stages - 1) == 0}
+    if not others:
+        return _LOWER
+    keeps = min(others, key=lambda n: max(others[n], ratio * n))
+    if layers:
+        return f"to {keeps}, which leaves {others[keeps]} on each other stage"
+    return f"{formula}, of {of} layers {keeps} (and {others[keeps]} on each other stage). {ask}"
 
 
 _WHOLE = (

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from perfdoc.results.ranking import Opportunity, OpportunityKind, is_trifle, settings_of, worth_frac
+from perfdoc.results.ranking import AS_SLOW, Opportunity, OpportunityKind, is_trifle, settings_of, worth_frac
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.advise import in_each_dialect
@@ -162,7 +162,8 @@ def _row(
 
 
 def _of_bound(gain: Gain | None) -> list[str]:
-    return [KEEPS_UP] if gain is not None and KEEPS_UP in gain.assumptions else []
+    said = () if gain is None else gain.assumptions
+    return [words for words in said if words == KEEPS_UP or words.startswith(AS_SLOW)]
 
 
 def _kind(

@@ -2,12 +2,14 @@
 
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import is_masked_softmax
 from perfdoc.analyzers.kernels.parts import NamedTime
 from perfdoc.results.figures import brief, per_cent
-from perfdoc.rules.engine.gain import RankMeasurement
+from perfdoc.results.ranking import AS_SLOW
+from perfdoc.rules.engine.gain import Gain, RankMeasurement
 from perfdoc.rules.engine.needs import Missing, Need, applies, capability, skipped
 from perfdoc.rules.engine.rule import Case, Evidence
 
@@ -33,6 +35,16 @@ def left_out(case: Case) -> list[str]:
 def costly(case: Case) -> str:
     """The same in words; empty where nothing slows the host."""
     return ", ".join(left_out(case)) or ("what the capture records" if slowed_by(case) else "")
+
+
+def as_slow(case: Case) -> list[str]:
+    """What a saving of host time takes where the capture itself slows the host."""
+    return [f"{AS_SLOW}{less}"] if (less := costly(case)) else []
+
+
+def if_as_slow(case: Case, gain: Gain | None) -> Gain | None:
+    """The same with that among its assumptions."""
+    return gain and replace(gain, assumptions=[*gain.assumptions, *as_slow(case)])
 
 
 def cost_evidence(case: Case) -> Iterator[Evidence]:

@@ -50,13 +50,11 @@ def late_hosts(cause: WhatIfCause) -> str:
     return f"{who(cause)}, launched late by {'its host' if is_one(cause) else 'their hosts'}"
 
 
-def look_at_host(less: str) -> str:
-    """What to check of a late host, without a full stop. less: what to capture without first; or empty."""
-    first = f"If still so without {less}, run" if less else "Run"
-    return (
-        f"{first} there, in training, `pidstat -u 1` (other processes), `taskset -cp PID` (its cores), "
-        "`py-spy dump --pid PID` (what Python does)"
-    )
+LOOK_AT_HOST = (
+    "Run there, in training, `pidstat -u 1` (other processes), `taskset -cp PID` (its cores), "
+    "`py-spy dump --pid PID` (what Python does)"
+)
+"""What to check of a late host, without a full stop."""
 
 
 def look_at_gpu(vendor: str) -> str:
@@ -68,12 +66,12 @@ def look_at_gpu(vendor: str) -> str:
     return known.get(vendor, "Look there and on a peer: clock, heat, power, load")
 
 
-def cure(cause: WhatIfCause, vendor: str = "", less: str = "") -> str:
-    """What to do, without a full stop. vendor: of the GPUs. less: as of `look_at_host`."""
+def cure(cause: WhatIfCause, vendor: str = "") -> str:
+    """What to do, without a full stop. vendor: of the GPUs."""
     if cause.kind == "slow_rank":
         return look_at_gpu(vendor)
     if cause.kind == "late_host":
-        return look_at_host(less)
+        return LOOK_AT_HOST
     if cause.kind == "long_stage":
         if cause.ranks or cause.captures:
             return f"Check {who(cause)}'s clocks, temperature and host, or give it fewer layers: {cause.note}"

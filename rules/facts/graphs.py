@@ -6,7 +6,7 @@ from perfdoc.results.figures import gib
 from perfdoc.rules.engine.advise import Advice, advise, needing
 from perfdoc.rules.engine.gain import Gain, RankMeasurement
 from perfdoc.rules.engine.rule import Case
-from perfdoc.rules.facts.capture import costly
+from perfdoc.rules.facts.capture import as_slow
 from perfdoc.rules.facts.degrees import experts_of, has_experts, shapes_change
 from perfdoc.rules.facts.memory_need import pp_of
 from perfdoc.rules.facts.memory_room import tightest
@@ -83,9 +83,8 @@ def open_conditions(case: Case, key: str) -> list[str]:
     """
     if key == "without_waits" and any(_reads(rank) for rank in case.ranks):
         return ["the host can do without the values that it reads there"]
-    less = costly(case)
-    if key == "fused_optimizer" and less:
-        return [f"the host is as slow without {less}"]
+    if key == "fused_optimizer":
+        return as_slow(case)
     if key != "without_launches":
         return []
     found = []
@@ -93,8 +92,7 @@ def open_conditions(case: Case, key: str) -> list[str]:
         found.append("it is not done already")
     if capturable(case) != _WHOLE_LAYER:
         found.append("shapes are static")
-    if less:
-        found.append(f"the host is as slow without {less}")
+    found += as_slow(case)
     if any(_stalls(rank) for rank in case.ranks):
         found.append("no call waits or allocates")
     return found

@@ -60,7 +60,7 @@ def test_layers_that_gain_nothing_elsewhere_are_not_to_be_moved(mid_ms: float, l
     ]
     found = result("PD305", with_predictions(case, predictions))
     assert (found.state, found.level) == ("fires", level)
-    assert found.remedy.startswith("Keep the layers" if level == "information" else "Move layers from ")
+    assert found.remedy.startswith("Keep the layers" if level == "information" else "Set `num_layers_in_")
     assert ("no other split of whole layers" in found.reason) == (level == "information")
 
 
@@ -112,7 +112,7 @@ def test_less_than_a_layer_cannot_be_spread(layers: tuple[float, ...], level: st
     assert (found.state, found.level) == ("fires", level)
     assert ("no split of whole layers is more even" in found.reason) == (level == "information")
     assert found.remedy.startswith(
-        "No whole layer can be moved" if level == "information" else "Move layers from the "
+        "No whole layer can be moved" if level == "information" else "Set `num_layers_in_"
     )
 
 
@@ -142,13 +142,13 @@ def test_communication_that_is_overlapped_and_too_long_for_the_compute_beside_it
         # With one of 8 layers more, another stage takes 9/8 of the others: no better below that.
         (1.06, 32, ""),
         (1.125, 32, ""),
-        (1.2, 32, "about 1 of every 8 layers (15 %)"),  # 0.2 x 3 / 4 x 8 = 1.2
-        (1.63, 32, "about 4 of every 8 layers (47 %)"),  # 0.63 x 3 / 4 x 8 = 3.8
-        (1.06, 128, "about 1 of every 32 layers (5 %)"),  # 0.06 x 3 / 4 x 32 = 1.4
+        (1.2, 32, "to 5, which leaves 9 on each"),  # 9 then, 8 x 1.2 = 9.6 now; 2 would make 10 of the others
+        (1.63, 32, "to 5, which leaves 9 on each"),  # 5 x 1.63 = 8.2
+        (1.06, 128, "to 29, which leaves 33 on each"),  # 32 x 1.06 = 33.9 now
         # Layers unknown: of 8 it would be 0.36, then 0.6, which one of 8 is too much for, then 1.2.
         (1.06, None, ""),
-        (1.1, None, "about 8 % of the layers from"),
-        (1.2, None, "about 1 of every 8 layers (15 %)"),
+        (1.1, None, "to about 0.92 x layers / 4. `--set model=NAME`"),
+        (1.2, None, "to about 0.85 x layers / 4, of 32 layers 5 (and 9 on each other"),
     ],
 )
 def test_a_long_end_stage_gives_whole_layers_or_none(
@@ -172,7 +172,9 @@ def test_a_long_end_stage_gives_whole_layers_or_none(
     set_ = {} if layers is None else {"num_layers": layers}
     case = replace(case, what_if=replace(what_if, pp=4), configuration=Configuration(values={**set_}))
     found = pd305_uneven_stages.evaluate(case)
-    assert found.remedy.startswith("Move about" if moved else "No whole layer can be moved")
+    assert found.remedy.startswith(
+        "Set `num_layers_in_last_pipeline_stage`" if moved else "No whole layer can be moved"
+    )
     assert moved in found.remedy
     # 45 us at most without the excess; 35 us with it spread over all stages, which takes layers.
     assert found.gain is not None

@@ -11,6 +11,7 @@ from perfdoc.results import Opportunity, Rank, RuleResult
 from perfdoc.results.figures import brief, plural, share, significant, size
 from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
 from perfdoc.results.names import sentences
+from perfdoc.results.ranks import shown_step_ns
 from perfdoc.results.step_times import StepTimes
 from perfdoc.results.tables import CollectiveSize
 from perfdoc.rules.facts.exposed import server_link
@@ -199,7 +200,7 @@ def _unit(ranks: Sequence[Rank]) -> str:
 def _base(ranks: Sequence[Rank]) -> str:
     """`220 ms step`, the mean over ranks."""
     mean_ns = sum(rank.ledger_ns.total for rank in ranks) / _units(ranks)
-    return f"{brief(mean_ns)} {_unit(ranks)}"
+    return f"{brief(shown_step_ns(mean_ns, ranks))} {_unit(ranks)}"
 
 
 def _price(row: Opportunity) -> str:

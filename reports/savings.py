@@ -1,0 +1,106 @@
+"""What a thing to do saves, in words: figure, band, what it holds beside its leaf, why it stands there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from perfdoc.reports.advice import provided_words, rough
+from perfdoc.reports.ranking import INEXACT, Ranked
+from perfdoc.reports.sections.section import opening
+from perfdoc.results import Diagnosis, figures
+from perfdoc.results.bubble import exposed_bubble_ns
+from perfdoc.results.names import prose, shorten
+from perfdoc.results.ranking import AS_SLOW
+from perfdoc.results.ranks import longest_step_ns
+
+_ENDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "PD201": ("idle.host", "launch latency and waits"),
+        "PD202": ("idle.gc", "other ranks' waits for it"),
+        "PD203": ("idle.data", "other ranks' waits for it"),
+        "PD208": ("idle.host", "launch latency and waits"),
+        "PD301": ("bubble", "waits for late stages"),
+    }
+)
+"""By rule: (the part of the bar that it ends, what of other parts ends with it)."""
+_OF_ONE = {"idle.host": "launch latency"}
+"""What that is of one rank alone; of others what queued kernels hide."""
+_MORE = 1.05
+"""Over its part: less is a rounding to a reader."""
+
+
+def titled(ranked: Ranked) -> str:
+    """The rule's code and what to do."""
+    code = f"{shorten(ranked.rules[0].code, 48)} " if ranked.rules else ""
+    return f"{code}{opening(ranked.title)}"
+
+
+def holds(ranked: Ranked, diagnosis: Diagnosis) -> str:
+    """What a saving consists of that is larger than its leaf of the bar, `4.9 ms idle + 4.86 ms other ranks'
+    waits for it`; empty where it is not larger, or on another base than the bar."""
+    ms, ranks = _size_ms(ranked), diagnosis.ranks
+    code = ranked.rules[0].code if ranked.rules else ""
+    if code not in _ENDS or not ms or not ranked.row.gain_frac or not ranks:
+        return ""
+    part, rest = _ENDS[code]
+    base_ns, longest_ns = ms * 1e6 / ranked.row.gain_frac, longest_step_ns(ranks)
+    own_ns = sum(rank.ledger_ns.by_leaf.get(part, 0) for rank in ranks)
+    own_ns = own_ns if "." in part else exposed_bubble_ns(diagnosis.analyses.pipeline, ranks)
+    own_ms = own_ns / (sum(rank.window.steps for rank in ranks) or len(ranks)) / 1e6
+    if not 0 < _MORE * own_ms < ms or not base_ns / _MORE < longest_ns < base_ns * _MORE:
+        return ""
+    if len(ranks) == 1 and part != "bubble":
+        rest = _OF_ONE.get(part, "hidden by queued kernels")
+    return f"{rough(own_ms)} {part.partition('.')[0]} + {rough(ms - own_ms)} {rest}"
+
+
+def _size_ms(ranked: Ranked) -> float:
+    gain = ranked.row.gain
+    return 0.0 if gain is None else (gain.mid_ms if gain.is_predicted else gain.high_ms) or 0.0
+
+
+def why_this_order(rows: Sequence[Ranked]) -> str:
+    """Why a row stands before another that saves more, in a few words; empty where none does."""
+    pairs = [(a, b) for at, a in enumerate(rows) for b in rows[at:] if _size_ms(b) > _size_ms(a) > 0]
+    return "; ".join(dict.fromkeys(_before(a, b) for a, b in pairs))
+
+
+def _before(row: Ranked, other: Ranked) -> str:
+    if row.row.kind == "predicted" and other.row.kind == "bound":
+        return "predictions first"
+    if not other.row.exact and row.row.exact:
+        return "what changes numerics last"
+    return "cause first" if row.row.blamed else "the surer first"
+
+
+def gain_in_words(
+    ranked: Ranked, diagnosis: Diagnosis, base: str = "", *, short: bool = False, told: bool = False
+) -> str:
+    """What it saves, with its band, what it holds and takes. base: what the share is of, where the verdict
+    speaks of another. short: in a few words, of a row behind the first. told: to capture again is said."""
+    row, gain = ranked.row, ranked.row.gain
+    if gain is None or gain.high_ms is None:
+        return ""
+    per = "" if short else " a step" if row.gain_per == "step" else " in this window"
+    part = "" if row.gain_frac is None else f", {figures.share(row.gain_frac)}{base}"
+    note = "" if row.exact else f"; {INEXACT}"
+    provided = provided_words([c for c in row.conditions if not told or not c.startswith(AS_SLOW)])
+    made = holds(ranked, diagnosis)
+    aside = f" ({made})" if made else ""
+    if not gain.is_predicted or gain.mid_ms is None or gain.low_ms is None:
+        most = f"at most {rough(gain.high_ms)}{per}{part}"
+        bound = f" (upper bound, not predicted{made and f'; {made}'})"
+        return f"{most}{aside}{provided}{note}" if short else f"saves {most}{bound}{provided}"
+    band = f"{rough(gain.low_ms)} to {rough(gain.high_ms)}"
+    if gain.mid_ms < 0:
+        return f"costs {rough(-gain.mid_ms)}{per} ({rough(-gain.high_ms)} to {rough(-gain.low_ms)})"
+    if short:
+        return f"{rough(gain.mid_ms)}{part}{aside}{provided}{note}"
+    return f"saves {rough(gain.mid_ms)}{per} ({band}){part}, predicted{aside}{provided}{note}"
+
+
+def found(ranked: Ranked) -> str:
+    """What a problem is where no figure says what it costs."""
+    known = ranked.row.kind == "unmeasured" and ranked.rules
+    return prose(ranked.rules[0].reason, 200) if known else ""
