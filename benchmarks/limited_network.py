@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 _NAMES = Path("/etc/netns")
@@ -96,6 +97,51 @@ def limited_loopback(rate: str) -> Iterator[Loopback]:
         yield Loopback(name=name)
     finally:
         _remove(name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mesh:
+    """A namespace for each rank, and a link of its own for each two."""
+
+    names: tuple[str, ...]
+    addresses: tuple[str, ...]
+    interfaces: tuple[str, ...]
+    """One of each rank, for a library that asks for a name."""
+
+    def inside(self, rank: int, command: Sequence[str]) -> list[str]:
+        """The command, run in a rank's namespace."""
+        return ["ip", "netns", "exec", self.names[rank], *command]
+
+
+@contextmanager
+def mesh(ranks: int, limited: Mapping[tuple[int, int], str]) -> Iterator[Mesh]:
+    """Set up links of any two ranks, those of `limited` (the lower rank first) with a rate each way.
+
+    Raises subprocess.CalledProcessError or OSError where the kernel or the privileges do not allow it.
+    """
+    tag = f"pd{os.getpid() % 100_000}"
+    names = tuple(f"{tag}m{r}" for r in range(ranks))
+    addresses = tuple(f"10.199.78.{r + 1}" for r in range(ranks))
+    try:
+        for name in names:
+            _add(name, dict(zip(addresses, names, strict=True)))
+            _run("ip", "-n", name, "link", "set", "lo", "up")
+        for first, second in combinations(range(ranks), 2):
+            ends = (f"{tag}v{first}{second}", f"{tag}v{second}{first}")
+            _run("ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+            for mine, interface, other in ((first, ends[0], second), (second, ends[1], first)):
+                name = names[mine]
+                _run("ip", "link", "set", interface, "netns", name)
+                _run("ip", "-n", name, "addr", "add", f"{addresses[mine]}/32", "dev", interface)
+                _run("ip", "-n", name, "link", "set", interface, "up")
+                _run("ip", "-n", name, "route", "add", f"{addresses[other]}/32", "dev", interface)
+                if (first, second) in limited:
+                    _limit(name, interface, limited[first, second])
+        interfaces = tuple(f"{tag}v{r}{1 if r == 0 else 0}" for r in range(ranks))
+        yield Mesh(names=names, addresses=addresses, interfaces=interfaces)
+    finally:
+        for name in names:
+            _remove(name)
 
 
 def _add(name: str, hosts: Mapping[str, str]) -> None:

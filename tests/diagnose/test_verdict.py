@@ -29,6 +29,7 @@ def seen(**changes: object) -> Evidence:
         slowed_by=(),
         awaits_batch=False,
         bubble_ns=0,
+        transfer_frac=None,
         failed_allocations=0,
         ranks_of_job=None,
         step_times=replace(STEP_TIMES, profiled=None, unprofiled=None),
@@ -229,3 +230,16 @@ def test_failed_allocations_come_before_where_time_goes() -> None:
     said, why = verdict_of([two_steps(compute=200)], [], [], seen(failed_allocations=2))
     assert said == "2 allocations failed: out of GPU memory."
     assert why == "All of the 100 ms step is compute."
+
+
+@pytest.mark.parametrize(("transfer_frac", "is_transfer"), [(None, False), (0.1, False), (0.3, True)])
+def test_stages_that_lose_time_to_transfer_do_not_wait_for_one_another(
+    transfer_frac: float | None, is_transfer: bool
+) -> None:
+    # 40 of 100 ms are messages: with 30 of them in transfer a slow link, else late stages.
+    made = seen(transfer_frac=transfer_frac, bubble_ns=5 * MS)
+    said, _ = verdict_of([two_steps(compute=60, pp=40)], [], [], made)
+    assert said.startswith("20 ms of the 50 ms step, 40.0 %: ")
+    assert ("messages between stages" in said and "30.0 % in transfer" in said) is is_transfer
+    assert ("wait for one another" in said) is not is_transfer
+    assert said.endswith("5.0 % by the schedule (bubble).")

@@ -152,6 +152,7 @@ def _said(
         slowed_by=slow,
         awaits_batch=waits,
         bubble_ns=exposed_bubble_ns(analyses.pipeline, ranks),
+        transfer_frac=analyses.pipeline.transfer_frac,
         failed_allocations=failed,
         step_times=job.step_times,
         ranks_of_job=job.world_size or job.facts.world_size,

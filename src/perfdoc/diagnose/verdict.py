@@ -47,8 +47,6 @@ _RESTATED = (
     "most idle before",
     "overlapping collectives summed",
 )
-_VERBS = (" runs", " every")
-"""Of labels that make a sentence with their value."""
 _FACTS = 3
 """Of a rule's evidence, behind its reason."""
 _FACTS_LONG = 150
@@ -70,6 +68,8 @@ class Evidence:
     awaits_batch: bool
     bubble_ns: int
     """Of exposed PP, all ranks together."""
+    transfer_frac: float | None
+    """Of the window: messages between stages once both sides have come; None unknown."""
     failed_allocations: int
     step_times: StepTimes
     ranks_of_job: int | None
@@ -89,10 +89,8 @@ def verdict_of(
     """
     said, why = _of_time(ranks, rows, {rule.code: rule for rule in rules}, seen)
     if seen.failed_allocations:
-        said, why = (
-            f"{plural(seen.failed_allocations, 'allocation')} failed: out of GPU memory.",
-            f"{said} {why}",
-        )
+        why = f"{said} {why}"
+        said = f"{plural(seen.failed_allocations, 'allocation')} failed: out of GPU memory."
     return said, " ".join(part for part in (why.strip(), seen.doubts) if part)
 
 
@@ -129,7 +127,7 @@ def _of_time(
     if not loss:
         return f"All of the {_base(ranks)} is compute.", why
     part = brief(frac * whole_ns / _units(ranks))
-    what = _what(loss, ranks, seen)
+    what = _what(loss, frac, ranks, seen)
     if loss == "idle.host" and first is not None and "PD208" in first.codes:
         what = _WAITS["waits"].format(gpus=_gpus(ranks))
     longer = _profiled(seen.step_times)[0] if loss.startswith("idle.") else ""
@@ -181,7 +179,7 @@ def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Itera
 _A_TRANSFER, _LARGE_BYTES = 0.03, 1 << 20
 """Of a link: messages from this size on that reach less wait for most of the time."""
 _MOSTLY = 0.5
-"""Of kernel time, inside graphs."""
+"""Of kernel time, inside graphs; of what stages lose, transfer."""
 
 
 def _units(ranks: Sequence[Rank]) -> int:
@@ -213,7 +211,7 @@ def _price(row: Opportunity) -> str:
     return f"{most}{brief(ms * 1e6)} of the {brief(ms * 1e6 / row.gain_frac)} {row.gain_per}"
 
 
-def _what(loss: str, ranks: Sequence[Rank], seen: Evidence) -> str:
+def _what(loss: str, frac: float, ranks: Sequence[Rank], seen: Evidence) -> str:
     if loss == "idle.host":
         on_host = all(rank.gpu.name == "CPU" for rank in ranks)
         cause = account.host_cause(ranks, on_host=on_host, awaits_batch=seen.awaits_batch)
@@ -221,9 +219,12 @@ def _what(loss: str, ranks: Sequence[Rank], seen: Evidence) -> str:
             return "Python runs between operators" if on_host else f"{_gpus(ranks)}: {cause}"
     if loss == "idle.data" and account.data_is_likely(ranks):
         return f"{_gpus(ranks)}, likely for the next batch (data-loader stall)"
-    if loss == PIPELINE and seen.bubble_ns:
+    if loss == PIPELINE:
+        said = _WAITS[loss]
+        if seen.transfer_frac is not None and seen.transfer_frac > _MOSTLY * frac:
+            said = f"messages between stages run beside no compute, {share(seen.transfer_frac)} in transfer"
         bubble = share(seen.bubble_ns / sum(rank.ledger_ns.total for rank in ranks))
-        return f"{_WAITS[loss]}, {bubble} by the schedule (bubble)"
+        return f"{said}, {bubble} by the schedule (bubble)" if seen.bubble_ns else said
     if loss not in _WAITS:
         return f"{loss.rpartition('.')[2].upper()} communication runs beside no compute"
     idle = "the GPU is idle" if len(ranks) == 1 else "the GPUs are idle"
@@ -263,7 +264,7 @@ def _why(rule: RuleResult | None, row: Opportunity | None) -> Iterator[str]:
         return
     facts: list[str] = []
     for fact in rule.evidence:
-        said = f"{fact.label}{'' if fact.label.endswith(_VERBS) else ':'} {fact.value}"
+        said = f"{fact.label}{'' if fact.label.endswith((' runs', ' every')) else ':'} {fact.value}"
         restated = fact.label.startswith(("of it", "such ")) or any(
             words in fact.label for words in _RESTATED
         )
@@ -290,8 +291,5 @@ def _profiled(times: StepTimes) -> tuple[str, str]:
 
 def _profiler(ranks: Sequence[Rank], seen: Evidence) -> Iterator[str]:
     """What the capture itself did to the steps."""
-    if both := _profiled(seen.step_times)[1]:
-        yield both
-        return
-    if words := account.slowed_words(ranks, seen.slowed_by):
+    if words := _profiled(seen.step_times)[1] or account.slowed_words(ranks, seen.slowed_by):
         yield words.strip()
