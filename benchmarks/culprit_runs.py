@@ -127,13 +127,14 @@ def is_named(case: Case, found: Diagnosis) -> bool:
 
 
 def predicted_ms(found: Diagnosis) -> float | None:
-    """What a step gains without the first cause (layers are moved, not left out), or by the verdict alone."""
+    """What a step gains without the first cause (layers are moved, not left out), else by the first advice,
+    an upper bound."""
     study = found.analyses.what_if
     first = next(iter(study.causes), None) if study is not None else None
-    if study is None or study.step_ns is None or first is None:
-        number, unit = found.verdict.split()[:2]  # a bound: all that the verdict blames
-        return float(number) * {"ms": 1.0, "s": 1e3}.get(unit, 0.0) if number[0].isdigit() else None
-    return (study.step_ns - (first.even_ns or first.step_ns)) / 1e6
+    if study is not None and study.step_ns is not None and first is not None:
+        return (study.step_ns - (first.even_ns or first.step_ns)) / 1e6
+    gain = found.opportunities[0].gain if found.opportunities else None
+    return None if gain is None else gain.high_ms
 
 
 def main() -> int:

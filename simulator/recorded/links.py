@@ -76,7 +76,7 @@ def _effect(job: RecordedJob, ranks: Who, rows: list[int], lasts: Mapping[Who, F
     usual = usual_of(peers)
     over = lasts[ranks] / np.maximum(usual, 1.0)
     ratio = float(np.median(over))
-    often = float((over > 1 + (ratio - 1) / 2).mean())
+    often = float((over > min(SLOW, 1 + (ratio - 1) / 2)).mean())
     if ratio < SLOW or often < NEARLY_ALWAYS:
         return None
     cell = job.cells[rows[0]]

@@ -106,3 +106,19 @@ def test_a_slow_rank_and_a_slow_link_are_told_apart() -> None:
     assert {c.kind for c in found.causes} == {"slow_rank", "slow_link"}
     saved = sum(c.saved_ns for c in found.causes)
     assert saved == pytest.approx(np.mean(ends) - np.mean(without), abs=0.02 * np.mean(ends))
+
+
+def test_a_link_is_slow_in_steps_in_which_the_others_take_longer_too() -> None:
+    # 60 times as long as they usually are; in two of six steps they take 10 times as long, and it still 6.
+    now = [0]
+
+    def lengths(stage: int, replica: int, step: int, is_forward: bool, number: int) -> int:
+        now[0] = step
+        return even(stage, replica, step, is_forward, number)
+
+    def transfer(a: int, b: int, r: int) -> int:
+        return LATENT_NS * (60 if (a, b, r) == (1, 2, 0) else 10 if now[0] in (1, 4) else 1)
+
+    found, _ = replayed(lengths, transfer)
+    cause = found.causes[0]
+    assert (cause.kind, cause.ranks, cause.recurrence_frac) == ("slow_link", [3, 6], 1.0)
