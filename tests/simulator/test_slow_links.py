@@ -117,8 +117,13 @@ def test_a_link_is_slow_in_steps_in_which_the_others_take_longer_too() -> None:
         return even(stage, replica, step, is_forward, number)
 
     def transfer(a: int, b: int, r: int) -> int:
-        return LATENT_NS * (60 if (a, b, r) == (1, 2, 0) else 10 if now[0] in (1, 4) else 1)
+        return LATENT_NS * (60 if (a, b, r) == (1, 2, 0) else sound(a, b, r) // LATENT_NS)
 
-    found, _ = replayed(lengths, transfer)
+    def sound(_a: int, _b: int, _r: int) -> int:
+        return LATENT_NS * (10 if now[0] in (1, 4) else 1)
+
+    found, ends = replayed(lengths, transfer)
+    without = replayed(lengths, sound)[1]
     cause = found.causes[0]
     assert (cause.kind, cause.ranks, cause.recurrence_frac) == ("slow_link", [3, 6], 1.0)
+    assert cause.saved_ns == pytest.approx(np.mean(ends) - np.mean(without), abs=0.05 * np.mean(ends))
