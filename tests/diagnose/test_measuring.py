@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.asked import parse_request
 from perfdoc.diagnose.measuring import measure_all
-from perfdoc.diagnose.workers import Processes
+from perfdoc.diagnose.workers import Processes, Task
 from perfdoc.traces import TraceError
 from tests.captures.kineto import write_kineto
 from tests.planted.capture import capture_timeline, write_capture
@@ -34,6 +36,22 @@ def test_a_failure_ends_the_workers_and_no_other_child(tmp_path: Path) -> None:
     finally:
         other.terminate()
         other.join()
+
+
+def _number(number: int) -> tuple[int, int]:
+    if number == 5:
+        raise ValueError("five")
+    return number, os.getpid()
+
+
+def test_this_process_works_too_and_results_come_in_order() -> None:
+    """What a task raises comes in its turn, whoever found it."""
+    tasks = [Task(files=[], work=partial(_number, n)) for n in range(8)]
+    came: list[tuple[int, int]] = []
+    with pytest.raises(ValueError, match="five"):
+        came.extend(Processes(2).run(tasks))
+    assert [number for number, _ in came] == [0, 1, 2, 3, 4]
+    assert came[0][1] == os.getpid()
 
 
 def test_captures_come_in_the_order_of_their_ranks(tmp_path: Path) -> None:

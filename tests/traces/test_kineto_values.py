@@ -16,9 +16,9 @@ from perfdoc.traces.kineto import shapes
 from perfdoc.traces.kineto.names import short_name
 from perfdoc.traces.kineto.payload import PayloadRows, message_bytes
 from perfdoc.traces.kineto.read import read_kineto
-from perfdoc.traces.kineto.values import KernelArgs, Number, interval_ns
+from perfdoc.traces.kineto.values import READERS, KernelArgs, Number, interval_ns
 from perfdoc.traces.model import Trace
-from perfdoc.traces.table import Strings
+from perfdoc.traces.table import Rows, Strings
 
 LAMBDA = (
     "at::native::gpu_impl<f(at::TensorIteratorBase&)::{lambda()#1}::operator()() const::{lambda(float)#1}>"
@@ -84,6 +84,24 @@ def test_the_function_is_found_in_any_signature(
     template = "" if templates is None else f"<{', '.join(templates)}>"
     full = result + "".join(f"{scope}::" for scope in scopes) + name + template
     assert short_name(f"{full}({', '.join(arguments)}){suffix}") == name
+
+
+@given(
+    st.integers(0, 2 * 10**18),
+    st.integers(0, 10**9),
+    st.integers(4, 20),
+    st.sampled_from([0, 1, 5, 7]),
+    st.data(),
+)
+def test_a_duration_of_many_decimals_ends_at_the_nearest_ns(
+    start_ns: int, whole_us: int, decimals: int, last: int, data: st.DataObject
+) -> None:
+    """By fractions: ties, of which the last digit 5 makes many, go to the even ns."""
+    digits = data.draw(st.integers(0, 999)) * 10 ** (decimals - 3) + last * 10 ** (decimals - 4)
+    start = Number(f"{start_ns // 1000}.{start_ns % 1000:03}")
+    duration = Number(f"{whole_us}.{digits:0{decimals}}")
+    exact = start_ns + 1000 * (whole_us + Fraction(digits, 10**decimals))
+    assert interval_ns(start, duration) == (start_ns, round(exact))
 
 
 @given(st.text(alphabet="ab<>(){}[]: -operator", max_size=60))
@@ -193,6 +211,31 @@ def test_all_to_all_with_splits(splits: object, expected: int) -> None:
         collective="all_to_allv", in_elements=8, out_elements=8, dtype="Float", group_size=2, in_splits=splits
     )
     assert message_bytes(args) == expected
+
+
+def test_equal_metadata_of_other_types_stays_apart() -> None:
+    """1 and True are equal in Python; the file says different things, and a list cannot be looked up."""
+    rows = PayloadRows(Strings())
+    for kernel, elements in enumerate((1, True, 1, [1], 2)):
+        args = KernelArgs(
+            collective="allreduce", group_name="0", dtype="Int", in_elements=elements, sequence=kernel
+        )
+        rows.add(kernel, args)
+    table = rows.table()
+    assert table.bytes.tolist() == [4, -1, 4, -1, 8]
+    assert table.sequence.tolist() == table.kernel.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("odd", [None, "7", 0, -1, True, 2**70, 0xFFFFFFFF])
+def test_a_column_is_read_alike_however_many_plain_numbers_stand_beside(odd: object) -> None:
+    rows = Rows("correlation", "stream", readers=READERS)
+    for value in (5, odd, 9):
+        rows.add(value, value)
+    alone = Rows("correlation", "stream", readers=READERS)
+    alone.add(odd, odd)
+    for name, column in rows.columns().items():
+        assert column.tolist() == [5, READERS[name](odd), 9]
+        assert alone.columns()[name].tolist() == [READERS[name](odd)]
 
 
 def test_peers_of_sends_and_receives() -> None:
