@@ -8,7 +8,14 @@ from typing import Literal
 from perfdoc.records import dataclass
 
 CauseKind = Literal[
-    "slow_rank", "late_host", "long_stage", "uneven_data", "slow_link", "late_stage", "not_captured"
+    "slow_rank",
+    "late_host",
+    "long_stage",
+    "uneven_data",
+    "uneven_experts",
+    "slow_link",
+    "late_stage",
+    "not_captured",
 ]
 
 
@@ -36,7 +43,8 @@ class WhatIfCause:
     """Of those without a number where they are: `device 0 of process 7 in b.json`."""
     stage: int | None = None
     ratio: float | None = None
-    """How many times as long as peers; of uneven data the longest micro-batch of a step over the mean."""
+    """How many times as long as peers; of uneven data the longest micro-batch of a step over the mean, of
+    uneven experts the busiest rank's between two exchanges of tokens."""
     peers: int
     """Ranks, of a slow link links, of a late stage replicas, that it was compared with."""
     step_ns: int

@@ -133,7 +133,7 @@ def kernel_parts(view: DeviceView, kernels: AttributedKernels | None) -> KernelP
 
     is_gemm = classes == KernelClass.GEMM
     of_experts = np.isin(found.part, [PARTS.index("moe"), PARTS.index("moe_experts")])
-    grouped = is_gemm & (_grouped(view, rows, is_gemm) | of_experts)
+    grouped = is_gemm & (grouped_by_name(view, np.where(is_gemm, rows, -1)) | of_experts)
     in_core = is_gemm & context.core & ~grouped
     linear = is_gemm & ~grouped & ~in_core
     attention = (classes == KernelClass.ATTENTION) | in_core
@@ -191,9 +191,9 @@ def _rows(found: Attribution, duration: I64) -> list[PartTime]:
     return sorted(rows, key=lambda r: (-r.total_ns, r.part, r.phase, r.evidence))
 
 
-def _grouped(view: DeviceView, rows: I64, is_gemm: Bool) -> Bool:
-    """Whether a GEMM's name says that it is grouped over experts."""
-    names = np.where(is_gemm, view.trace.kernels.full_name[rows], -1)
+def grouped_by_name(view: DeviceView, rows: I64) -> Bool:
+    """Whether a GEMM's name says that it is grouped over experts. rows: of Trace.kernels; -1 is none."""
+    names = np.where(rows >= 0, np.append(view.trace.kernels.full_name, -1)[rows], -1)
     return said_by_names(
         view.trace.strings, names, lambda name: _GROUPED_NAME.search(name[:4096]) is not None, False
     )

@@ -7,6 +7,7 @@ backward pass of which micro-batch is found from the messages of all ranks, in `
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from perfdoc.analyzers.base.intervals import I64, Intervals, index_within
 from perfdoc.analyzers.communication.calls import CallGroup, CollectiveCalls
 from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.pipeline.exchanges import EXCHANGES, Stretches, find_stretches, no_stretches
 from perfdoc.analyzers.pipeline.halves import Sides, split_blocks
 from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS, work_of_passes
 from perfdoc.records import dataclass
@@ -86,6 +88,8 @@ class RankOperations:
     """Row of the device's CollectiveCalls, by operation and step; -1 of compute."""
     step_ns: I64
     """By step."""
+    stretches: Stretches
+    """Of compute, by operation."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -106,6 +110,7 @@ def no_operations(reason: str, label: str = "", rank: int | None = None) -> Rank
         groups=(),
         is_awaited=none.astype(bool),
         sides=(),
+        stretches=no_stretches(),
         **dict.fromkeys(columns, none),
         **dict.fromkeys(matrices, square),
     )
@@ -119,10 +124,11 @@ def rank_operations(view: DeviceView, calls: CollectiveCalls) -> RankOperations:
         return no_operations("the window is not made of steps", label, rank)
     begin, end = (np.array([getattr(s, n) for s in steps], np.int64) for n in ("start_ns", "end_ns"))
     step = index_within(begin, end, calls.start_ns)
-    shared = (step >= 0) & ~np.isin(calls.dimension, INSIDE_A_PASS)
+    by_all = np.isin(calls.operation, _codes(calls, EXCHANGES)) & (calls.dimension == UNKNOWN_DIMENSION)
+    shared = (step >= 0) & ~np.isin(calls.dimension, INSIDE_A_PASS) & ~by_all
     shared &= _between_passes(calls, shared, len(steps))
     rows = np.flatnonzero(shared)
-    # What runs layer by layer, in whatever dimension, is part of a pass.
+    # What runs layer by layer, in whatever dimension, is part of a pass; so are exchanges of tokens or heads.
     by_layer = (step >= 0) & ~shared & (calls.dimension == UNKNOWN_DIMENSION)
     dimension = np.where(by_layer, INSIDE_A_PASS[0], calls.dimension)
     inside = np.flatnonzero((step >= 0) & np.isin(dimension, INSIDE_A_PASS))
@@ -284,6 +290,9 @@ def _laid_out(
     place_of[at[is_shared]] = np.flatnonzero(is_shared)
     listed = np.array([*(g.size or -1 for g in calls.groups), -1])[calls.group]
     words = [calls.operations[c] for c in calls.operation[one].tolist()]
+    stretches = find_stretches(view, calls, first, last)
+    # Pieces of work have every other place, and are operations where they are any.
+    stretches = replace(stretches, of=np.searchsorted(place, 2 * stretches.of))
     return RankOperations(
         rank=calls.rank,
         label=calls.label,
@@ -309,6 +318,7 @@ def _laid_out(
         sides=tuple(sides[p // 2] if k == COMPUTE else ((), ()) for p, k in zip(place, kind, strict=True)),
         row=table(np.full_like(first, -1), rows, -1),
         step_ns=end - begin,
+        stretches=stretches,
     )
 
 

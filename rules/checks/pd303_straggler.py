@@ -43,7 +43,7 @@ def _not_distinguishable(case: Case) -> Missing | None:
 
 
 _ABSENT = ("late_stage", "not_captured")
-_KINDS: tuple[CauseKind, ...] = ("slow_rank", "late_host", "slow_link", "late_stage")
+_KINDS: tuple[CauseKind, ...] = ("slow_rank", "late_host", "slow_link", "late_stage", "uneven_experts")
 _MATCHED = over_ranks("collectives matched over several ranks", lambda case: case.job.skew)
 
 META = Meta(
@@ -129,7 +129,8 @@ def evaluate(case: Case) -> Verdict:
 def _is_known_better(case: Case, cause: WhatIfCause) -> bool:
     """Whether the replay of every kernel predicts as much for a straggler."""
     found = [p for s in case.job.skew.stragglers if (p := _prediction(case, s)) is not None]
-    return any((p.mid_ns or 0) >= _AS_MUCH * cause.saved_ns for p in found)
+    same = cause.kind != "uneven_experts"  # which that takes for the rank's own
+    return same and any((p.mid_ns or 0) >= _AS_MUCH * cause.saved_ns for p in found)
 
 
 _AS_MUCH = 0.5
@@ -145,6 +146,8 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
     ]
     part, note = {"slow_rank": "GPU", "late_host": "host"}.get(cause.kind), cause.note.capitalize()
     check = f"Check the {part}{'' if is_one(cause) else 's'} of {who(cause)}" if part else ""
+    if cause.kind == "uneven_experts":
+        check = "Balance the load of experts"
     return _told(
         action="Capture the ranks that are waited for" if cause.kind in _ABSENT else check,
         reason=does(cause, case.what_if),

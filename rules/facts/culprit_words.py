@@ -29,6 +29,8 @@ def why_blamed(found: WhatIfAnalysis, first: WhatIfCause | None, moved: Predicti
     without = f"if {whom} took as long as the others"
     if first.kind == "uneven_data":
         without = "evened out on the captured ranks alone" if first.note else "evened out"
+    elif first.kind == "uneven_experts":
+        without = "with even experts"
     elif first.kind not in ("long_stage", "slow_rank", "late_host"):
         without = "without that"
     left_ns, then, spread = found.step_ns - first.saved_ns, "", ""
@@ -80,6 +82,11 @@ def cure(cause: WhatIfCause, vendor: str = "") -> str:
         return f"Capture {who(cause) if cause.ranks else 'the missing ranks'} in the same steps"
     if cause.kind == "slow_link":
         return "Check the links of these ranks: NIC, cable, switch port, the interface that NCCL takes"
+    if cause.kind == "uneven_experts":
+        return (
+            "Balance the router: `moe_router_load_balancing_type=aux_loss` with `moe_aux_loss_coeff=0.01` or "
+            "more (torchtitan `load_balance_coeff`), or cap them: `moe_expert_capacity_factor` drops tokens"
+        )
     return "Sort or pack sequences by length over micro-batches and replicas"
 
 
@@ -113,6 +120,16 @@ def does(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
         return f"One replica waits {whom} as {others} {often}; capture it next"
     if cause.kind == "slow_link":
         return f"{_link(cause, times)} {often}"
+    if cause.kind == "uneven_experts":
+        whose = (
+            f"{who(cause)} {'have' if many else 'has'} most"
+            if cause.ranks
+            else "another rank's from layer to layer"
+        )
+        return (
+            f"Tokens fall unevenly on experts: the busiest of {cause.peers + 1} ranks computes {times} the "
+            f"mean {often}, attention alike ({whose})"
+        )
     together = "" if cause.correlation is None else f" (correlation {cause.correlation:.2f})"
     return (
         "Sequence lengths are uneven over micro-batches and replicas: forward and backward of a micro-batch "

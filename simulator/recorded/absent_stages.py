@@ -10,12 +10,9 @@ import numpy as np
 
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.simulator.recorded.cells import RecordedJob
-from perfdoc.simulator.recorded.effects import FEWEST_STEPS, MOSTLY, Effect, usual_of
+from perfdoc.simulator.recorded.effects import ERRORS, FEWEST_STEPS, MOSTLY, Effect, usual_of
 from perfdoc.simulator.recorded.work import Link
 from perfdoc.traces.table import F64
-
-SURE = 4.0
-"""Standard errors of what a replica waits longer than others: uneven data makes each of them wait in turn."""
 
 
 def absent_sides(
@@ -58,7 +55,7 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect]) -> list[Effect]:
     for r, of in links.items():
         (own, usual), (missing, count) = both[r], alone[r]
         beyond = own - usual
-        if beyond.mean() > SURE * scatter / np.sqrt(len(own)):
+        if beyond.mean() > ERRORS * scatter / np.sqrt(len(own)):
             late = Effect(
                 kind="late_stage",
                 links=tuple(of),

@@ -15,8 +15,8 @@ from perfdoc.analyzers.pipeline.operations import COMPUTE, MESSAGE, WAIT, RankOp
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.simulator.recorded.absent_stages import absent_sides
 from perfdoc.simulator.recorded.cells import Cell, RecordedJob
-from perfdoc.simulator.recorded.meetings import Placed, partners_of, transfers, units_of
-from perfdoc.traces.table import F64
+from perfdoc.simulator.recorded.meetings import Placed, partners_of, transfers, units_of, with_exchanges
+from perfdoc.traces.table import F64, Bool
 
 
 def recorded_job(
@@ -37,13 +37,17 @@ def recorded_job(
     cell_of: dict[tuple[int, int], int] = {}
     captured = {r.rank for r in ranks}
     none = np.zeros(len(shared))
+    stretches: dict[int, tuple[Bool, F64]] = {}
     for member, (rank, steps) in enumerate(zip(ranks, columns, strict=True)):
         of_rank = schedule.ranks[member] if schedule.ranks else None
         missing = [tuple(r for r in group.ranks if r not in captured) for group in rank.groups]
         for i, kind in enumerate(rank.kind.tolist()):
             if kind == COMPUTE:
                 passes = of_rank.passes.get(i, ()) if of_rank is not None else ()
-                for one, of_part in _parts(rank, i, passes, steps):
+                for one, of_part, of_stretches in _parts(rank, i, passes, steps):
+                    if len(of_stretches):
+                        takes = rank.stretches.takes_ns[np.ix_(of_stretches, steps)].astype(np.float64)
+                        stretches[len(cells)] = rank.stretches.is_experts[of_stretches], takes
                     cells.append(Cell(member=member, kind=_kind(one), passes=one, place=i))
                     times.append(of_part)
                 continue
@@ -80,7 +84,9 @@ def recorded_job(
             cells[c] = replace(cell, partners=others, is_whole=whole, missing=lonely.get(c, cell.missing))
     stage = [0 if s is None else s.stage for s in schedule.ranks] or [0] * len(ranks)
     replica = [m if s is None else s.pipeline for m, s in enumerate(schedule.ranks)]
-    units = units_of(matches, placed, len(ranks), piped=bool(schedule.ranks))
+    units, share_experts = units_of(matches, placed, len(ranks), piped=bool(schedule.ranks))
+    ends_of = ((r.stretches.lasts_ns, of_rank) for r, of_rank in zip(ranks, columns, strict=True))
+    lasts_of = [lasts[:, steps] if len(lasts) else lasts for lasts, steps in ends_of]
     measured = np.max([r.step_ns[s] for r, s in zip(ranks, columns, strict=True)], axis=0)
     ends = [(r.start_ns + r.duration_ns).max(axis=0) - r.start_ns.min(axis=0) for r in ranks]
     spans = [of_rank[s] for of_rank, s in zip(ends, columns, strict=True)]
@@ -94,8 +100,9 @@ def recorded_job(
         step_ns=measured.astype(np.float64),
         span_ns=np.max(spans, axis=0).astype(np.float64),
         step_names=tuple(shared),
-        units=units.of,
-        shares_experts=units.share_experts,
+        units=tuple(with_exchanges(units, lasts_of, stage)),
+        shares_experts=frozenset(share_experts),
+        stretches=stretches,
         pp=schedule.pp or 1,
     )
 
@@ -113,19 +120,21 @@ def _name(rank: RankOperations, i: int) -> str:
 
 def _parts(
     rank: RankOperations, i: int, passes: tuple[Pass, ...], steps: NDArray[np.int64]
-) -> list[tuple[tuple[Pass, ...], tuple[F64, F64, F64]]]:
-    """(passes, (duration, busy, shared)) of a compute operation: two where one pass follows another in it and
-    it is known where."""
+) -> list[tuple[tuple[Pass, ...], tuple[F64, F64, F64], NDArray[np.int64]]]:
+    """(passes, (duration, busy, shared), its stretches) of a compute operation: two where one pass follows
+    another in it and it is known where."""
     lasts, busy, shared = (
         m[i, steps].astype(np.float64) for m in (rank.duration_ns, rank.busy_ns, rank.shared_ns)
     )
     cut = rank.split_ns[i, steps].astype(np.float64)
+    rows = np.flatnonzero(rank.stretches.of == i)
     if len(passes) != 2 or (cut < 0).any():
-        return [(passes, (lasts, busy, shared))]
+        return [(passes, (lasts, busy, shared), rows)]
     first = np.minimum(cut, lasts)
     share = np.divide(first, lasts, out=np.zeros_like(lasts), where=lasts > 0)
     rest = 1 - share
+    before = rank.stretches.at_ns[rows] < float(np.median(first))
     return [
-        (passes[:1], (first, busy * share, shared * share)),
-        (passes[1:], (lasts - first, busy * rest, shared * rest)),
+        (passes[:1], (first, busy * share, shared * share), rows[before]),
+        (passes[1:], (lasts - first, busy * rest, shared * rest), rows[~before]),
     ]

@@ -23,6 +23,7 @@ from perfdoc.simulator.recorded.effects import (
     uneven_data,
     without,
 )
+from perfdoc.simulator.recorded.experts import uneven_experts, without_waits
 from perfdoc.simulator.recorded.links import slow_links
 from perfdoc.simulator.recorded.walk import Plan, step_ends
 from perfdoc.simulator.recorded.work import StageWork, scaled, work_of
@@ -48,8 +49,10 @@ def causes_of(
     together = slow_together(works, alone)
     if together and all(w.is_by_place for w in works):  # they wait for each other in turn
         alone = [*together, *(e for e in alone if not {*e.members} <= {*together[0].members})]
-    left = [*with_late_stages(job, alone[:MAX_SLOW]), *long_or_slow(job, works, slow)]
-    left += [*uneven_data(works), *slow_links(job)]
+    experts = uneven_experts(works, slow)
+    calm = [replace(w, takes=takes) for w, takes in zip(works, without(works, experts), strict=True)]
+    left = [*with_late_stages(job, alone[:MAX_SLOW]), *long_or_slow(job, calm, slow), *experts]
+    left += [*uneven_data(calm, without_waits(calm, slow)), *slow_links(job)]
     uneven = absent.of_uneven_data(recorded)
     gone: list[Effect] = []
     found: list[WhatIfCause] = []

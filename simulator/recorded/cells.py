@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from perfdoc.analyzers.pipeline.known_schedules import Pass
 from perfdoc.records import dataclass
-from perfdoc.traces.table import F64
+from perfdoc.traces.table import F64, Bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,9 @@ class RecordedJob:
     """By position; ranks of one number go through their passes together: they share collectives inside."""
     shares_experts: frozenset[int]
     """Of the units those that share experts."""
+    stretches: Mapping[int, tuple[Bool, F64]]
+    """By cell of compute in which tokens are exchanged: (whether experts compute, what each of the stretches
+    between exchanges takes, by stretch and step)."""
     pp: int
     """Stages of the pipeline, captured or not; 1 where there is none."""
 

@@ -28,6 +28,8 @@ LEAST_AT_TIMES = 0.1
 FEWEST_STEPS = 2
 SURE = 0.02
 """Probability, over all ranks, that one is slow in so many steps as often as any other is slow in one."""
+ERRORS = 4.0
+"""Standard errors of a mean: uneven data makes each rank the longest, or wait, in turn."""
 BAND = (0.1, 0.9)
 """Quantiles over steps."""
 CORRELATED = 0.6
@@ -36,6 +38,8 @@ MOSTLY = 0.5
 """Of what a rank takes longer in gaps: it is its host."""
 ALIKE = 0.1
 """Of stages' times: as far apart, and they are compared as one."""
+LEAST_DENSE = 0.1
+"""Of the work: with less beside experts a slow device shows in experts alone."""
 MAX_SLOW = 8
 """Ranks that are looked at one by one, those furthest above their peers."""
 
@@ -73,16 +77,27 @@ class Effect:
 def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
     """Ranks whose own work takes longer than that of the others of their stage, whatever the micro-batch, in
     all steps or in some of them, the slowest first. Who waits for another one inside a pass is none."""
-    ratios = [_over_peers(w.own) if len(w.members) > 1 else np.empty((0, 0)) for w in works]
+    dense = [_without_experts(w) for w in works]
+    ratios = [_over_peers(d) if len(d) > 1 else np.empty((0, 0)) for d in dense]
     found = []
     for at, (work, over) in enumerate(zip(works, ratios, strict=True)):
         for m in range(len(over)):
             others = [np.delete(r, m, axis=0) if r is over else r for r in ratios if len(r)]
-            steps = _slow_steps(over[m], work.own[m].sum(axis=0), np.concatenate(others))
-            if steps is not None and (work.is_by_place or _is_everywhere(work.own, m, steps)):
+            steps = _slow_steps(over[m], dense[at][m].sum(axis=0), np.concatenate(others))
+            if steps is None:
+                continue
+            by_chance = _is_chance(dense[at][:, :, steps], m, len(work.kinds))
+            if work.is_by_place or (_is_everywhere(dense[at], m, steps) and not by_chance):
                 found.append(_slow_rank(works, at, m, over[m], steps))
     found.sort(key=lambda e: -e.ratio)
     return found
+
+
+def _without_experts(work: StageWork) -> F64:
+    """Own work that a rank's experts, which have as many tokens as are sent to them, have no part in; with
+    them where little else is left."""
+    rest = work.own - work.experts
+    return rest if rest.sum() >= LEAST_DENSE * work.own.sum() else work.own
 
 
 def _over_peers(own: F64) -> F64:
@@ -126,6 +141,15 @@ def _chance(steps: int, least: int, each: float) -> float:
     ways = [lgamma(steps + 1) - lgamma(k + 1) - lgamma(steps - k + 1) for k in range(least, steps + 1)]
     logs = (way + k * log(each) + (steps - k) * log1p(-each) for k, way in enumerate(ways, least))
     return sum(map(exp, logs))
+
+
+def _is_chance(own: F64, m: int, kinds: int) -> bool:
+    """Whether passes scatter so much, as with uneven data, that a rank may have been given longer ones in all
+    steps. kinds: of passes; those of one micro-batch are long together."""
+    scaled = own / np.maximum(own.mean(axis=(0, 2), keepdims=True), 1.0)
+    means, errors = scaled.mean(axis=(1, 2)), scaled.var(axis=(1, 2)) * kinds / scaled[0].size
+    scatter = np.sqrt(errors[m] + np.delete(errors, m).mean() / (len(errors) - 1))
+    return bool(means[m] - usual_of(np.delete(means, m)) < ERRORS * scatter)
 
 
 def _is_everywhere(own: F64, m: int, steps: Bool) -> bool:
@@ -174,7 +198,7 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
     work = works[at]
     ratio = float(np.median(over[steps]))
     factors = tuple(np.ones_like(w.takes) for w in works)
-    own = work.own[:, :, steps].mean(axis=2)
+    own = _without_experts(work)[:, :, steps].mean(axis=2)
     if not work.is_by_place:  # micro-batches have lengths of their own
         own = own.sum(axis=1, keepdims=True)
     usual = usual_of(np.delete(own, m, axis=0))
@@ -188,7 +212,7 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
         peers = sum(len(w.members) for w in works) - 1
     elif peers == 1:
         note = "compared with one other replica"
-    if work.shares_experts[m]:
+    if work.shares_experts[m] and not work.is_experts.any():
         note = "it shares experts: more tokens for its own would look the same"
     return Effect(
         kind="late_host" if _beyond(work.gaps, m) > MOSTLY * _beyond(work.own, m) else "slow_rank",
@@ -245,11 +269,12 @@ def slow_alone(works: Sequence[StageWork], stage: Effect) -> Effect:
     return replace(stage, kind="slow_rank", note=note, factors=factors, even=None, at_most=None)
 
 
-def uneven_data(works: Sequence[StageWork]) -> list[Effect]:
-    """Micro-batches that take longer than others of a rank, one in this step and another in the next."""
+def uneven_data(works: Sequence[StageWork], even: Sequence[F64]) -> list[Effect]:
+    """Micro-batches that take longer than others of a rank, one in this step and another in the next. even:
+    what passes take if no rank of a unit waits for another one's data."""
     factors, ratios, recurring = [], [], []
-    for work in works:
-        wanted = work.takes.copy()
+    for work, alone in zip(works, even, strict=True):
+        wanted = alone.copy()
         for kind in work.kinds:
             rows = work.of_kind(kind)
             several = wanted[:, rows]

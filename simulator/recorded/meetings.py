@@ -8,6 +8,7 @@ from collections.abc import Container, Mapping, Sequence, Set
 
 import numpy as np
 
+from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION
 from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS
@@ -18,6 +19,8 @@ from perfdoc.traces.table import F64
 
 HALF = 0.5
 """Of the waiting that one grouping leaves unexplained: with less another one is taken."""
+SAME_FRAC = 0.01
+"""Of the time between exchanges: ends that differ less are of one exchange."""
 FASTEST = 0.1
 """Quantile over steps: an operation at its fastest, whoever it waited for in the others."""
 
@@ -35,16 +38,6 @@ class Placed:
     """By position and row of the rank's CollectiveCalls."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Units:
-    """Ranks that go through their passes together."""
-
-    of: tuple[int, ...]
-    """By position; those of one number are together."""
-    share_experts: frozenset[int]
-    """Numbers of units."""
-
-
 def partners_of(
     cells: Sequence[Cell], lasts: F64, schedule: JobSchedule, matches: Matches, placed: Placed
 ) -> Partners:
@@ -53,8 +46,9 @@ def partners_of(
     return partners | _by_structure(cells, lasts, schedule, partners.keys())
 
 
-def units_of(matches: Matches, placed: Placed, ranks: int, *, piped: bool) -> Units:
-    """Ranks that meet in collectives inside passes: in groups of which nothing is an operation of its own."""
+def units_of(matches: Matches, placed: Placed, ranks: int, *, piped: bool) -> tuple[list[int], set[int]]:
+    """(by position which unit of ranks it goes through passes with, the units that share experts): they meet
+    in collectives inside passes, in groups of which nothing is an operation of its own."""
     unit = list(range(ranks))
     experts: set[int] = set()
     synchronising = matches.is_synchronising if matches.groups else np.empty(0, bool)
@@ -72,7 +66,20 @@ def units_of(matches: Matches, placed: Placed, ranks: int, *, piped: bool) -> Un
         unit = [min(met) if u in met else u for u in unit]
         if (matches.dimension[mine] == DIMENSIONS.index("ep")).any():
             experts |= set(group.members)
-    return Units(of=tuple(unit), share_experts=frozenset(unit[m] for m in experts))
+    return unit, {unit[m] for m in experts}
+
+
+def with_exchanges(units: Sequence[int], lasts: Sequence[I64], stage: Sequence[int]) -> list[int]:
+    """Units with ranks of a stage that nothing matches (DeepEP names no group) and whose exchanges end as far
+    apart, every time. lasts: by rank, from one exchange's end to the next one's."""
+    found, first = list(units), dict[int, int]()
+    for m, unit in enumerate(units):
+        if units.count(unit) > 1 or not lasts[m].any():
+            continue
+        alike = (o for o in first if stage[o] == stage[m] and lasts[o].shape == lasts[m].shape)
+        near = (o for o in alike if np.median(abs(lasts[o] - lasts[m])) < SAME_FRAC * np.mean(lasts[m]))
+        found[m] = first.setdefault(next(near, m), unit)
+    return found
 
 
 def transfers(cells: Sequence[Cell], lasts: F64, partners: Partners, lonely: Set[int]) -> F64:

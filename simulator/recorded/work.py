@@ -36,14 +36,39 @@ class StageWork:
     """By rank; ranks of one number go through their passes together."""
     shares_experts: tuple[bool, ...]
     """By rank."""
+    stretches: F64
+    """By rank, item, number and step what lies between exchanges of tokens; 0 where there is none."""
+    is_experts: Bool
+    """By rank, item and number."""
     cells: tuple[tuple[tuple[int, ...], ...], ...]
     """By rank and item."""
+
+    @property
+    def experts(self) -> F64:
+        """What experts compute, by rank, item and step."""
+        found: F64 = (self.stretches * self.is_experts[..., None]).sum(axis=2)
+        return found
+
+    def waited_for(self, speed: F64, *, experts: bool) -> F64:
+        """By rank, item and step, how much longer its unit takes between exchanges, in experts or elsewhere,
+        than if all its ranks had as much to do; no more than they wait. speed: by rank, item and step."""
+        found = np.zeros_like(self.takes)
+        for rows in self.rows_of_units:
+            kind = self.is_experts[rows].any(axis=0) == experts
+            each = self.stretches[rows] * speed[rows][:, :, None, :]
+            beyond = ((each.max(axis=0) - each.mean(axis=0)) * kind[..., None]).sum(axis=1)
+            found[rows] = np.minimum(beyond, (self.takes - self.own)[rows].mean(axis=0))
+        return found
+
+    @property
+    def rows_of_units(self) -> list[list[int]]:
+        """Ranks that go through their passes together."""
+        return [[m for m, u in enumerate(self.units) if u == unit] for unit in sorted(set(self.units))]
 
     def slowest_of_unit(self, own: F64) -> F64:
         """By rank, item and step the longest of its unit's."""
         found = own.copy()
-        for unit in set(self.units):
-            rows = [m for m, u in enumerate(self.units) if u == unit]
+        for rows in self.rows_of_units:
             found[rows] = own[rows].max(axis=0)
         return found
 
@@ -84,6 +109,7 @@ def work_of(job: RecordedJob) -> list[StageWork]:
         takes = np.array([[job.takes[list(rows)].sum(axis=0) for rows in of] for of in cells])
         busy = np.array([[job.computes[list(rows)].sum(axis=0) for rows in of] for of in cells])
         shared = np.array([[job.shares[list(rows)].sum(axis=0) for rows in of] for of in cells])
+        stretches, is_experts = _stretches(job, cells)
         found.append(
             StageWork(
                 stage=stage,
@@ -94,10 +120,29 @@ def work_of(job: RecordedJob) -> list[StageWork]:
                 own=np.maximum(takes - shared, 0.0),
                 units=tuple(job.units[m] for m in members),
                 shares_experts=tuple(job.units[m] in job.shares_experts for m in members),
+                stretches=stretches,
+                is_experts=is_experts,
                 cells=cells,
             )
         )
     return found
+
+
+def _stretches(job: RecordedJob, cells: Sequence[Sequence[Sequence[int]]]) -> tuple[F64, Bool]:
+    """As of StageWork; of ranks that differ in how many they have none: then they are not the same ones."""
+    found = [[[job.stretches[c] for c in rows if c in job.stretches] for rows in of] for of in cells]
+    counts = np.array([[sum(len(kind) for kind, _ in one) for one in of] for of in found])
+    alike = (counts == counts[0]).all(axis=0)
+    shape = (*counts.shape, int(counts[0][alike].max(initial=0)))
+    takes, is_experts = np.zeros((*shape, job.takes.shape[1])), np.zeros(shape, bool)
+    for m, of in enumerate(found):
+        for i, one in enumerate(of):
+            at = 0
+            for kind, lasts in one if alike[i] else ():
+                takes[m, i, at : at + len(kind)] = lasts
+                is_experts[m, i, at : at + len(kind)] = kind
+                at += len(kind)
+    return takes, is_experts
 
 
 def scaled(

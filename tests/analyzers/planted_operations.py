@@ -15,6 +15,7 @@ import numpy as np
 from perfdoc.analyzers.communication.calls import CallGroup
 from perfdoc.analyzers.communication.matches import Matches, no_matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.pipeline.exchanges import no_stretches
 from perfdoc.analyzers.pipeline.operations import COLLECTIVE, COMPUTE, MESSAGE, RankOperations
 
 TRANSFER_NS = 1_000
@@ -263,6 +264,7 @@ def _operations(  # type: ignore[no-untyped-def]
         sides=tuple(sides),
         row=np.tile(np.arange(n)[:, None], (1, steps)),
         step_ns=(end.max(axis=0)),
+        stretches=no_stretches(),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from perfdoc.simulator.captures.nsys import Clock
+from tests.planted.experts import ExpertLayers
 from tests.planted.layered import LayeredModel
 
 
@@ -84,6 +85,8 @@ class JobSpec:
     """Whether the capture says which communicator is which group."""
     micro_batch_ranges: bool = True
     """Whether passes of micro-batches are in ranges."""
+    experts: ExpertLayers | None = None
+    """Passes are layers of these, and durations of passes and of their communication say nothing of them."""
     model: LayeredModel | None = None
     """Passes are layers of this model, and durations, sizes and factors above say nothing of them."""
     sequences: int = 1

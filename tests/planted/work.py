@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 
 from tests.captures.device import DEFAULT_STREAM
 from tests.planted.engine import Join, Request
+from tests.planted.experts import ExpertLayers
 from tests.planted.layered import LayeredModel
 from tests.planted.rank import GEMM, LATENCY_NS, NORM, LaidPass, RankLane
 from tests.planted.schedule import Pass
@@ -25,6 +26,13 @@ _KERNELS = {
     "send_recv": (SEND_RECV, ""),
 }
 """Kernel and NCCL call by operation; without a call it is a group of sends and receives."""
+
+_GROUPED = "cutlass_80_tensorop_bf16_s16816gemm_grouped_bf16_256x128_32x3_nn_align8"
+_EXCHANGES = {
+    "nccl": (SEND_RECV, SEND_RECV),
+    "deepep": ("deep_ep::intranode::dispatch<8, 768, 8192>", "deep_ep::intranode::combine<bf16, 8, 768>"),
+}
+"""Kernels that bring tokens to their experts, and back."""
 
 Laying = Generator[Request, int, None]
 """Something that is laid down and may have to wait for other ranks."""
@@ -63,6 +71,8 @@ class RankWork:
         after_message = lane.last_stream != DEFAULT_STREAM and spec.pp > 1 and spec.vpp == 1
         if spec.model is not None:
             start = yield from self._layers(what, spec.model)
+        elif spec.experts is not None:
+            start = yield from self._experts(step, what, spec.experts)
         elif spec.buckets and not what.forward and what.micro_batch == spec.micro_batches - 1:
             start = yield from self._reduced_backward(duration)
         else:
@@ -141,6 +151,61 @@ class RankWork:
         if output and what.forward:
             lane.compute(round(model.output_ns[0] * share))
         assert start is not None
+        return start
+
+    def _experts(self, step: int, what: Pass, experts: ExpertLayers) -> Generator[Request, int, int]:
+        """A pass of layers of experts; its start. Backward undoes forward: tokens first come from behind."""
+        lane, group = self.lane, self.lane.groups["ep"]
+        times = dict(experts.slow).get(lane.rank, 1.0) * (1 if what.forward else 2)
+        where = step, lane.place.stage, what.micro_batch, what.chunk
+        length = experts.length(step, what.micro_batch, lane.groups["dp"].ranks.index(lane.rank))
+        of_group = [
+            experts.length(step, what.micro_batch, lane.groups["dp"].ranks.index(r)) for r in group.ranks
+        ]
+        mean = sum(of_group) / len(of_group)
+        start = None
+        for layer in range(experts.layers):
+            load = experts.load(len(group.ranks), group.ranks.index(lane.rank), *where, layer, group.ranks[0])
+            attention, dense = (round(t * times * length) for t in (experts.attention_ns, experts.dense_ns))
+            products = round(experts.experts_ns * times * load * mean)
+            names = _EXCHANGES[experts.exchange]
+            if what.forward:
+                begin = lane.compute(attention, name=ATTENTION)
+                lane.compute(dense)
+            else:
+                begin = None
+            begin_exchange = yield from self._exchange(names[0], experts.dispatch_ns)
+            lane.compute(products // 2, name=_GROUPED if experts.grouped else GEMM)
+            lane.compute(products - products // 2, name=_GROUPED if experts.grouped else GEMM)
+            yield from self._exchange(names[1], experts.combine_ns)
+            if not what.forward:
+                lane.compute(dense)
+                lane.compute(attention, name=ATTENTION)
+            start = start if start is not None else begin if begin is not None else begin_exchange
+        assert start is not None
+        return start
+
+    def _exchange(self, name: str, transfer_ns: int) -> Generator[Request, int, int]:
+        """Tokens among the ranks of a group; its start."""
+        lane, group = self.lane, self.lane.groups["ep"]
+        lane.order_streams(DEFAULT_STREAM, group.stream)
+        if name == SEND_RECV:
+            me = group.ranks.index(lane.rank)
+            around = group.ranks[me + 1 :] + group.ranks[:me]
+            peers = tuple((call, peer) for peer in around for call in ("ncclSend", "ncclRecv"))
+            launch, returned = lane.call_nccl("", group, 2 * MIB, peers)
+        else:
+            launch, returned = lane.launch()
+        start = max(lane.now_ns, returned + LATENCY_NS)
+        key = group.communicator, self.calls.get(group.communicator, 0)
+        self.calls[group.communicator] = key[1] + 1
+        self.facts[key] = "ep", "all_to_all", 2 * MIB
+        end = yield Join(key=key, rank=lane.rank, ranks=group.ranks, start_ns=start, transfer_ns=transfer_ns)
+        lane.communication(name, "ep", start, end, group.stream, launch)
+        lane.idle_until(start, returned, group.stream)
+        lane.order_streams(group.stream, DEFAULT_STREAM, end)
+        lane.stretch("comm.ep", end)
+        lane.last_stream = group.stream
         return start
 
     def _activations(self, operation: str, model: LayeredModel, beside: Sequence[tuple[str, int]]) -> Laying:

@@ -157,6 +157,8 @@ def test_a_rank_that_is_slow_in_some_of_very_many_steps_is_found(every: int, *, 
         own=own,
         units=(0, 1, 2, 3),
         shares_experts=(False,) * 4,
+        stretches=np.zeros((*own.shape[:2], 0, own.shape[2])),
+        is_experts=np.zeros((*own.shape[:2], 0), bool),
         cells=(),
     )
     assert [effect.members for effect in slow_ranks([work])] == ([(1,)] if found else [])
