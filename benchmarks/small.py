@@ -1,11 +1,12 @@
 """Small captures: the CPU time of `perfdoc analyze` beside that of the tools that answer similar questions.
 
-    python benchmarks/small.py [--rounds 5] [--baseline VENV/bin/perfdoc] [--only NAME,NAME]
+    python benchmarks/small.py [--rounds 5] [--perfdoc REVISION] [--baseline REVISION] [--only NAME,NAME]
 
 Every tool reads a copy of its own of the same file in the same round, in turn, in a fresh process: nsys-ai
 writes indexes into what it reads. A first round is not counted, so those are there. Figures are medians with
-the smallest and largest. nsys-ai and HTA are installed into environments of their own under benchmarks/data;
-where that cannot be done, or where a tool fails on a file, the row says why.
+the smallest and largest. Every tool is in an environment of its own under benchmarks/data, as `pip install`
+makes it for a user: nsys-ai, HTA, and a perfdoc that is named by its revision. A path to a `perfdoc` is taken
+as it is. Where that cannot be done, or where a tool fails on a file, the row says why.
 """
 
 from __future__ import annotations
@@ -59,6 +60,27 @@ def installed(peer: str) -> tuple[str, str]:
             return "", f"not installed: {said[-1][:120] if said else error}"
         (folder / "installed").touch()
     return str(folder / "bin"), ""
+
+
+def perfdoc_of(named: str) -> str:
+    """The command of a revision, installed as a user does; a path as it is. Raises CalledProcessError."""
+    if Path(named).exists():
+        return named
+    git = ["git", "-C", str(HERE)]
+    revision = subprocess.run(
+        [*git, "rev-parse", "--short=8", f"{named}^{{commit}}"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    folder = HERE / "data" / f"env-perfdoc-{revision}"
+    if not (folder / "installed").exists():
+        archive = folder.with_suffix(".tar.gz")
+        archive.parent.mkdir(exist_ok=True)
+        top = ["git", "-C", str(HERE.parent)]
+        subprocess.run([*top, "archive", "--prefix=perfdoc/", "-o", str(archive), revision], check=True)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([str(folder / "bin" / "pip"), "install", "-q", str(archive)], check=True)
+        archive.unlink()
+        (folder / "installed").touch()
+    return str(folder / "bin" / "perfdoc")
 
 
 def cpu_s(command: Sequence[str], folder: str) -> float:
@@ -139,10 +161,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--baseline", help="another perfdoc")
-    parser.add_argument("--perfdoc", default=str(Path(sys.executable).with_name("perfdoc")))
+    parser.add_argument("--baseline", help="another perfdoc: a revision or a path")
+    parser.add_argument("--perfdoc", default="HEAD", help="a revision or a path (default: HEAD, installed)")
     parser.add_argument("--only", default=",".join(CAPTURES))
     given = parser.parse_args()
+    perfdoc, baseline = perfdoc_of(given.perfdoc), given.baseline and perfdoc_of(given.baseline)
     print(
         "| capture | perfdoc | baseline | peer | of the baseline | of the peer |\n|---|---|---|---|---|---|"
     )
@@ -152,7 +175,7 @@ def main() -> None:
         if not files:
             print(f"| {name} | {TRACES / pattern} is not here |", flush=True)
             continue
-        found = measured(files, peer, given.perfdoc, given.baseline, given.rounds)
+        found = measured(files, peer, perfdoc, baseline, given.rounds)
         row = [cell(found["perfdoc"]), cell(found.get("baseline", "-")), f"{peer} {cell(found[peer])}"]
         row += [judged(found, "baseline", bar), judged(found, peer, OF_PEER)]
         print(f"| {name} | {' | '.join(row)} |", flush=True)

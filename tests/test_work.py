@@ -51,7 +51,19 @@ sys.argv[0] = "perfdoc"
 from perfdoc.__main__ import main
 main()
 """
-UNUSED = ["numba", "pandas", "pydantic", "pyarrow.compute", "scipy", "yaml", "tomllib"]
+UNUSED = ["email", "importlib.metadata", "multiprocessing", "numba", "pandas", "pydantic", "pyarrow.compute"]
+UNUSED += ["scipy", "yaml", "tomllib"]
+    "email",
+    "importlib.metadata",
+    "multiprocessing",
+    "numba",
+    "pandas",
+    "pydantic",
+    "pyarrow.compute",
+    "scipy",
+    "yaml",
+    "tomllib",
+]
 """What costs long to import and nothing of a small capture needs."""
 
 
@@ -71,9 +83,9 @@ def _counted(program: str, capture: str, folder: Path) -> dict[str, Any]:
 
 
 CAPTURES = [
-    pytest.param("nsys/gpt_small_full_step_a100.sqlite", 530, 110_000, 290_000, id="gpt"),
-    pytest.param("nsys/windows_rtx5000.sqlite", 550, 20_000, 180_000, id="windows"),
-    pytest.param("kineto/vllm_moe_tp8_b200_rank0.json.gz", 650, 27_000, 390_000, id="vllm"),
+    pytest.param("nsys/gpt_small_full_step_a100.sqlite", 410, 80_000, 265_000, id="gpt"),
+    pytest.param("nsys/windows_rtx5000.sqlite", 430, 13_000, 165_000, id="windows"),
+    pytest.param("kineto/vllm_moe_tp8_b200_rank0.json.gz", 545, 21_500, 350_000, id="vllm"),
 ]
 """A capture; patterns compiled, searches of patterns, calls of perfdoc's functions at most.
 
@@ -83,12 +95,12 @@ gpt has 28,448 rows, of which 17,336 are ranges with a text each; windows has 11
 
 @pytest.mark.parametrize("capture", [each.values[0] for each in CAPTURES], ids=["gpt", "windows", "vllm"])
 def test_a_small_capture_takes_no_more_modules_and_compiler_runs(capture: str, tmp_path: Path) -> None:
-    """A compiler run is a method of a dataclass or an annotation, none of a source file."""
+    """A compiler run is an annotation or a condition of the catalogue, none of a source file."""
     counts = _counted(_IMPORTS, capture, tmp_path / "imports")
     assert counts["absent"] == []
-    assert counts["modules"] <= 1_000
-    assert counts["ours"] <= 600
-    assert counts["compiled"] <= 830
+    assert counts["modules"] <= 890
+    assert counts["ours"] <= 520
+    assert counts["compiled"] <= 490
 
 
 @pytest.mark.slow
