@@ -53,17 +53,6 @@ main()
 """
 UNUSED = ["email", "importlib.metadata", "multiprocessing", "numba", "pandas", "pydantic", "pyarrow.compute"]
 UNUSED += ["scipy", "yaml", "tomllib"]
-    "email",
-    "importlib.metadata",
-    "multiprocessing",
-    "numba",
-    "pandas",
-    "pydantic",
-    "pyarrow.compute",
-    "scipy",
-    "yaml",
-    "tomllib",
-]
 """What costs long to import and nothing of a small capture needs."""
 
 
