@@ -9,10 +9,16 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
+from perfdoc.simulator.recorded.absent import MAX_UNSEEN_FRAC
 from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.simulator.recorded.effects import ERRORS, FEWEST_STEPS, MOSTLY, Effect, usual_of
+from perfdoc.simulator.recorded.walk import Plan, walk
 from perfdoc.simulator.recorded.work import Link
 from perfdoc.traces.table import F64
+
+BACKWARD = 3.0
+"""Of a forward pass: a backward pass that computes activations again."""
+LAST_NOTE = "its first stage's last backward pass is seen by no captured rank: up to {:.1f} ms more"
 
 
 def absent_sides(
@@ -29,11 +35,29 @@ def absent_sides(
     return found
 
 
-def with_late_stages(job: RecordedJob, slow: Sequence[Effect]) -> list[Effect]:
-    """Slow ranks with their replicas' waits for absent stages; others' that are longer than their peers'."""
+def with_waits_for_absent(job: RecordedJob, plan: Plan) -> RecordedJob:
+    """The job in which messages of those who exchange some with an absent rank too last beyond their captured
+    sides' coming as long as they did: the replay alone knows when these came, durations do not."""
+    cells = job.cells
+    rows = [c for c, cell in enumerate(cells) if cell.kind == "messages" and len(cell.partners) > 1]
+    waits = {c: job.lasts[c][None, :] for c in rows if _absent(job, c)}
+    if not waits:
+        return job
+    walk(plan, lambda c: job.takes[c][None, :], (1, job.takes.shape[1]), waits)
+    takes = job.takes.copy()
+    takes[[*waits]] = np.concatenate([*waits.values()])
+    return replace(job, takes=takes)
+
+
+def with_late_stages(job: RecordedJob, slow: Sequence[Effect], recorded: F64) -> list[Effect]:
+    """Slow ranks with their replicas' waits for absent stages; others' that are longer than their peers'.
+    recorded: ends of the steps as they were replayed."""
     links: dict[int, list[Link]] = defaultdict(list)
     waits: dict[int, list[tuple[F64, F64]]] = defaultdict(list)
     alone: dict[int, tuple[tuple[int, ...], int]] = {}
+    longer = float((job.span_ns - recorded).mean())
+    least = longer if longer < MAX_UNSEEN_FRAC * job.span_ns.mean() else 0.0
+    unseen: dict[int, float] = {}
     cells = job.of_member
     for member, mine in enumerate(cells):
         at = [k for k, c in enumerate(mine) if _absent(job, c)]
@@ -43,6 +67,10 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect]) -> list[Effect]:
         if lonely and peers:
             own, replica = [mine[k] for k in at], job.replica[member]
             links[replica].append((own, usual_of(peers)))
+            # Each wait is for what the late one takes longer for a micro-batch, the first for a forward pass.
+            excess = (job.takes[own] - usual_of(peers)).mean(axis=1)
+            most = max(least, float(excess.max()), BACKWARD * float(excess[0]))
+            unseen[replica] = max(unseen.get(replica, 0.0), most)
             # One replica's, in all steps: of two the shorter in each is shorter than what either waits.
             sums = sorted((p.sum(axis=0) for p in peers), key=np.mean)
             waits[replica].append((job.takes[own].sum(axis=0), sums[(len(sums) - 1) // 2]))
@@ -55,6 +83,7 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect]) -> list[Effect]:
     for r, of in links.items():
         (own, usual), (missing, count) = both[r], alone[r]
         beyond = own - usual
+        is_unseen = all(s for s, of in zip(job.stage, job.replica, strict=True) if of == r)
         if beyond.mean() > ERRORS * scatter / np.sqrt(len(own)):
             late = Effect(
                 kind="late_stage",
@@ -63,6 +92,8 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect]) -> list[Effect]:
                 ratio=float(own.mean() / max(usual.mean(), 1.0)),
                 peers=count,
                 recurrence_frac=float((beyond > MOSTLY * beyond.mean()).mean()),
+                unseen_ns=unseen[r] if is_unseen else 0.0,
+                note=LAST_NOTE.format(unseen[r] / 1e6) if is_unseen else "",
             )
             found.append(late)
     return found

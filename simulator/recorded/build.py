@@ -93,6 +93,7 @@ def recorded_job(
     return RecordedJob(
         cells=tuple(cells),
         takes=met,
+        lasts=lasts,
         computes=computes,
         shares=shares,
         stage=tuple(stage),

@@ -51,7 +51,7 @@ def causes_of(
         alone = [*together, *(e for e in alone if not {*e.members} <= {*together[0].members})]
     experts = uneven_experts(works, slow)
     calm = [replace(w, takes=takes) for w, takes in zip(works, without(works, experts), strict=True)]
-    left = [*with_late_stages(job, alone[:MAX_SLOW]), *long_or_slow(job, calm, slow), *experts]
+    left = [*with_late_stages(job, alone[:MAX_SLOW], recorded), *long_or_slow(job, calm, slow), *experts]
     left += [*uneven_data(calm, without_waits(calm, slow)), *slow_links(job)]
     uneven = absent.of_uneven_data(recorded)
     gone: list[Effect] = []
@@ -121,7 +121,7 @@ def _cause(
 ) -> WhatIfCause:
     """others: what a step saves with the excess of a long stage spread over all, and the most it may."""
     low, high = np.quantile(saved, BAND)
-    high = max(high, *(float(np.quantile(o, BAND[1])) for o in others[1:]), 0.0)
+    high = max(high, *(float(np.quantile(o, BAND[1])) for o in others[1:]), 0.0) + effect.unseen_ns
     return WhatIfCause(
         kind=effect.kind,
         ranks=[*effect.ranks, *(n for m in effect.members if isinstance(n := names[m], int))],

@@ -50,6 +50,8 @@ class RecordedJob:
     cells: tuple[Cell, ...]
     takes: F64
     """How long each takes once all that take part have come."""
+    lasts: F64
+    """How long each lasted, waiting included."""
     computes: F64
     """Of compute: how much of it kernels compute or communicate; the rest are gaps between them."""
     shares: F64

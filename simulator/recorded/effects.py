@@ -72,6 +72,8 @@ class Effect:
     operations: tuple[str, ...] = ()
     """Of a slow link: what is slow on it."""
     links: tuple[Link, ...] = ()
+    unseen_ns: float = 0.0
+    """At most as much more is saved where no captured rank sees it."""
 
 
 def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:

@@ -103,9 +103,12 @@ def step_ends(plan: Plan, variants: Sequence[F64]) -> F64:
     return walk(plan, lambda c: np.array([takes[c] for takes in variants]), shape)[0]
 
 
-def walk(plan: Plan, takes: Callable[[int], F64], shape: tuple[int, int]) -> tuple[F64, dict[int, F64]]:
+def walk(
+    plan: Plan, takes: Callable[[int], F64], shape: tuple[int, int], beyond: dict[int, F64] | None = None
+) -> tuple[F64, dict[int, F64]]:
     """(end of the step, when each rank had run its last operation). takes: by cell its durations by variant
-    and step; shape: of these."""
+    and step; shape: of these. beyond: by cell how long it lasted with its waiting; what of that is left once
+    the captured ones have come takes its place."""
     free = [np.zeros(shape) for _ in range(plan.members)]
     lanes: dict[tuple[int, int], F64] = {}
     ready: dict[int, F64] = {}
@@ -131,6 +134,9 @@ def walk(plan: Plan, takes: Callable[[int], F64], shape: tuple[int, int]) -> tup
                 met = np.maximum.reduce([ready[o] for o in cell.partners])
                 meetings[cell.partners] = met
             end = met + takes(c)
+            if beyond and c in beyond:
+                end = np.maximum(met, ready[c] + beyond[c])
+                beyond[c] = end - met
             lanes[member, cell.lane] = end
             if c in waited:
                 ends_of[c] = end

@@ -13,6 +13,7 @@ from perfdoc.analyzers.pipeline.operations import MESSAGE, RankOperations
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.results.what_if import WhatIfAnalysis, WhatIfPart, no_what_if
 from perfdoc.simulator.recorded.absent import absent_of
+from perfdoc.simulator.recorded.absent_stages import with_waits_for_absent
 from perfdoc.simulator.recorded.build import recorded_job
 from perfdoc.simulator.recorded.causes import causes_of, usual_work
 from perfdoc.simulator.recorded.cells import RecordedJob
@@ -52,6 +53,7 @@ def what_if(
         job, plan = met, plan_of(met.cells, met.of_member)
     if plan is None:
         return no_what_if("ranks would wait for each other in a circle: operations were matched wrongly")
+    job = with_waits_for_absent(job, plan)
     absent = absent_of(job, plan, step_ends(plan, [job.takes])[0])
     alone = unwaited(job)
     missing = 1 - 1 / absent.times

@@ -224,6 +224,46 @@ def test_whoever_waits_for_who_waits_for_an_absent_stage_is_in_its_price(
     assert cause.saved_ns == pytest.approx(truth, abs=0.03 * np.mean(ends))
 
 
+@pytest.mark.parametrize(
+    ("pp", "dp", "count", "slow", "embeddings"),
+    [
+        (2, 2, 8, 0, False),
+        (2, 3, 8, 1, False),
+        (4, 2, 8, 0, False),
+        (4, 2, 8, 0, True),
+        (4, 2, 3, 0, False),
+        (4, 3, 8, 2, False),
+        (4, 2, 8, 3, False),
+        (6, 2, 8, 0, False),
+        (6, 2, 8, 3, False),
+    ],
+)
+def test_the_price_of_an_absent_stage_holds_the_truth(
+    pp: int, dp: int, count: int, slow: int, embeddings: bool
+) -> None:
+    # The last replica's rank of a stage that was not captured takes 2.3 times as long. The first stage ends
+    # the step with a backward pass of its own: no captured rank sees its 1.3 x 2 ms.
+    def late(stage: int, replica: int, *rest: int) -> int:
+        is_slow = (stage, replica) == (slow, dp - 1)
+        return round(even(stage, replica, *rest) * (2.3 if is_slow else 1))  # type: ignore[arg-type]
+
+    made, ends = plant(pp, dp, count, late, steps=STEPS, embeddings=embeddings)
+    truth = np.mean(ends) - np.mean(plant(pp, dp, count, even, steps=STEPS, embeddings=embeddings)[1])
+    kept = [r for r in made if r.rank is not None and r.rank // dp != slow]
+    found = what_if(kept, find_schedule(kept), matched(kept, dp), [r.rank for r in kept])
+    (cause,) = found.causes
+    assert (cause.kind, cause.ranks) == ("late_stage", [slow * dp + dp - 1])
+    noise_ns = 30_000
+    assert cause.low_ns - noise_ns <= truth <= cause.high_ns + noise_ns
+    assert cause.high_ns - cause.low_ns < (5_000_000 if slow == 0 else 200_000)
+    assert ("seen by no captured rank" in cause.note) is (slow == 0)
+    if slow:
+        assert cause.saved_ns == pytest.approx(truth, rel=0.005)
+        assert found.step_ns == pytest.approx(np.mean(ends), rel=1e-3)
+    elif not embeddings:
+        assert truth - cause.saved_ns == pytest.approx(1.3 * 2_000_000, rel=0.03)
+
+
 def test_stages_of_a_sound_pipeline_do_not_wait_for_absent_ranks() -> None:
     # The last stage was not captured: what the others wait for it is the schedule.
     ranks, _ = plant(3, 2, 4, even, steps=STEPS, batched="always")
