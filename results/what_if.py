@@ -52,7 +52,7 @@ class WhatIfCause:
     saved_ns: int
     """Of the replayed step, mean over steps."""
     low_ns: int
-    """A tenth of the steps gain less."""
+    """A tenth of the steps gain less; of ranks late in turn in one step what their sums alone say."""
     high_ns: int
     """A tenth of the steps gain more; of uneven data the most that it is where ranks were not captured."""
     even_ns: int | None = None

@@ -180,7 +180,7 @@ BUDGET = {
     "reports": 7_868,  # what a saving holds beside its part of the bar, why rows stand so; commands alone
     "results": 3_859,  # one length for the step; a leak in words; slow steps; the what-if study
     "rules": 15_905,  # layers that a stage keeps; hosts that the capture slows; late ranks
-    "simulator": 13_227,  # slow links of several sizes; waits for absent ranks in full; uneven experts
+    "simulator": 13_253,  # waits for absent ranks in full; uneven experts; bands of ranks late in turn
     "src": 22_286,  # first screens of tune and diff; jobs that are followed as they train
     "traces": 9_798,  # allocations in any capture; times in nanoseconds; columns read many rows at once
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by

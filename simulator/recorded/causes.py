@@ -19,12 +19,12 @@ from perfdoc.simulator.recorded.effects import (
     long_stages,
     slow_alone,
     slow_ranks,
-    slow_together,
     uneven_data,
     without,
 )
 from perfdoc.simulator.recorded.experts import uneven_experts, without_waits
 from perfdoc.simulator.recorded.links import slow_links
+from perfdoc.simulator.recorded.together import slow_together
 from perfdoc.simulator.recorded.walk import Plan, step_ends
 from perfdoc.simulator.recorded.work import StageWork, scaled, work_of
 from perfdoc.traces.table import F64
@@ -71,17 +71,19 @@ def causes_of(
             left = [e for e in left if e.kind not in _OF_RANKS] + together
             together = []
             continue
-        kept, most = without(works, gone), before - absent.unseen_ns + is_even[best] * uneven
-        changes = [f for f in (left[best].even, left[best].at_most) if f is not None]
-        changed = [[w * f for w, f in zip(kept, of, strict=True)] for of in changes]
-        others = [most - step_ends(plan, [scaled(job, works, of, links)])[0] for of in changed]
+        effect, most = left[best], before - absent.unseen_ns + is_even[best] * uneven
+        ways = [replace(effect, factors=effect.even)] if effect.even is not None else []
+        ways += [effect.otherwise] if effect.otherwise is not None else []
+        changed = [scaled(job, works, without(works, [*gone, e]), [*links, *effect.links]) for e in ways]
+        others = [most - ends for ends in step_ends(plan, changed)] if ways else []
+        even = others.pop(0) if effect.even is not None else None
         rows = [i for i, c in enumerate(job.cells) if c.lane >= 0 and not c.is_whole]
-        if left[best].kind == "uneven_data" and rows:
+        if effect.kind == "uneven_data" and rows:
             # At most all communication with ranks that were not captured is waiting for their data.
-            left[best] = replace(left[best], note=ABSENT_NOTE)
+            left[best] = replace(effect, note=ABSENT_NOTE)
             variants[best][rows] = 0.0
-            others = [before - ends[best], before - step_ends(plan, [variants[best]])[0]]
-        found.append(_cause(job, left[best], saved, recorded, names, others))
+            others = [before - step_ends(plan, [variants[best]])[0]]
+        found.append(_cause(job, left[best], recorded, names, [saved, *others], even))
         gone.append(left.pop(best))
         before = ends[best]
     if any(e.kind == "uneven_data" for e in gone):
@@ -114,14 +116,14 @@ def _without_whole_replicas(job: RecordedJob, slow: Sequence[Effect], stages: in
 def _cause(
     job: RecordedJob,
     effect: Effect,
-    saved: F64,
     recorded: F64,
     names: Sequence[int | str],
-    others: Sequence[F64],
+    ways: Sequence[F64],
+    even: F64 | None,
 ) -> WhatIfCause:
-    """others: what a step saves with the excess of a long stage spread over all, and the most it may."""
-    low, high = np.quantile(saved, BAND)
-    high = max(high, *(float(np.quantile(o, BAND[1])) for o in others[1:]), 0.0) + effect.unseen_ns
+    """ways: what a step saves, then in other ways to see it. even: with a long stage's excess spread."""
+    saved = ways[0]
+    low, high = np.quantile(np.array(ways), BAND, axis=1)
     return WhatIfCause(
         kind=effect.kind,
         ranks=[*effect.ranks, *(n for m in effect.members if isinstance(n := names[m], int))],
@@ -131,9 +133,9 @@ def _cause(
         peers=effect.peers,
         step_ns=round(float(recorded.mean() - saved.mean())),
         saved_ns=round(float(saved.mean())),
-        low_ns=round(float(low)),
-        high_ns=round(float(high)),
-        even_ns=round(float((recorded - others[0]).mean())) if effect.even is not None else None,
+        low_ns=round(float(low.min())),
+        high_ns=round(max(float(high.max()), 0.0) + effect.unseen_ns),
+        even_ns=None if even is None else round(float((recorded - even).mean())),
         recurrence_frac=effect.recurrence_frac,
         correlation=effect.correlation,
         note=effect.note,

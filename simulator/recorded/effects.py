@@ -65,8 +65,8 @@ class Effect:
     """By stage: what only the own work of its ranks is multiplied by; empty nothing."""
     even: tuple[F64, ...] | None = None
     """The same with the excess of a long stage spread over all."""
-    at_most: tuple[F64, ...] | None = None
-    """The same if the only rank that was captured of a long stage is a slow one."""
+    otherwise: Effect | None = None
+    """The same seen in another way that the captures allow as well: the band holds both."""
     ranks: tuple[int, ...] = ()
     """Of ranks that were not captured: their global ranks."""
     operations: tuple[str, ...] = ()
@@ -174,27 +174,6 @@ def _beyond(values: F64, m: int) -> float:
     return float(whole[m] - usual_of(np.delete(whole, m)))
 
 
-def slow_together(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effect]:
-    """Ranks that are slow alike: without one of them all wait for the next, so none alone has a price."""
-    alike = [e for e in slow if e.ratio - 1 >= MOSTLY * (slow[0].ratio - 1)]
-    if len(alike) < 2:
-        return []
-    members = tuple(sorted(m for e in alike for m in e.members))
-    stages = [w for w in works if set(w.members) & set(members)]
-    own = [np.prod([e.own[i] for e in alike], axis=0) for i in range(len(works))]
-    return [
-        Effect(
-            kind="late_host" if all(e.kind == "late_host" for e in alike) else "slow_rank",
-            members=members,
-            stage=stages[0].stage if len(stages) == 1 and len(works) > 1 else None,
-            ratio=float(np.median([e.ratio for e in alike])),
-            peers=sum(len(w.members) for w in stages) - len(members),
-            recurrence_frac=min(e.recurrence_frac for e in alike),
-            own=tuple(own),
-        )
-    ]
-
-
 def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bool) -> Effect:
     """over: by step how many times as long as its peers. steps: those in which it is slow."""
     work = works[at]
@@ -261,14 +240,14 @@ def long_stages(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effe
         factors=tuple(factors),
         even=tuple(even),
     )
-    return [replace(found, at_most=slow_alone(works, found).factors) if alone else found]
+    return [replace(found, otherwise=slow_alone(works, found)) if alone else found]
 
 
 def slow_alone(works: Sequence[StageWork], stage: Effect) -> Effect:
     """A long stage as the slow rank that it is, the only one captured of it: as fast as other stages."""
     factors = tuple(np.full_like(w.takes, 1 / stage.ratio if w.stage == stage.stage else 1.0) for w in works)
     note = "compared with other stages: its replicas were not captured, and wait for it in every step"
-    return replace(stage, kind="slow_rank", note=note, factors=factors, even=None, at_most=None)
+    return replace(stage, kind="slow_rank", note=note, factors=factors, even=None)
 
 
 def uneven_data(works: Sequence[StageWork], even: Sequence[F64]) -> list[Effect]:

@@ -22,11 +22,13 @@ Part = Callable[[int, int, int], tuple[float, float]]
 """us of (computing, a gap behind it) by rank, step and part."""
 
 
-def planted(folder: Path, part: Part, group: str = "TENSOR_MODEL_PARALLEL_GROUP") -> tuple[Diagnosis, float]:
+def planted(
+    folder: Path, part: Part, group: str = "TENSOR_MODEL_PARALLEL_GROUP", count: int = STEPS
+) -> tuple[Diagnosis, float]:
     """What is said of the job, and its mean step in us. Each part ends in an all-reduce of all ranks."""
     events: list[list[dict[str, Any]]] = [[] for _ in range(RANKS)]
     at, steps = 1e6, []
-    for step in range(STEPS):
+    for step in range(count):
         began = at
         for number in range(PARTS):
             each = [part(rank, step, number) for rank in range(RANKS)]
@@ -61,7 +63,7 @@ def planted(folder: Path, part: Part, group: str = "TENSOR_MODEL_PARALLEL_GROUP"
         }
         files.append(folder / f"rank{rank}.pt.trace.json.gz")
         files[-1].write_bytes(gzip.compress(json.dumps(content).encode(), 1))
-    return diagnosed(files), sum(steps) / STEPS
+    return diagnosed(files), sum(steps) / count
 
 
 def in_turn(rank: int, _step: int, number: int) -> bool:
@@ -99,3 +101,33 @@ def test_parts_that_vary_on_all_ranks_alike_name_nobody(tmp_path: Path) -> None:
     whole, _ = planted(tmp_path, part)
     assert whole.analyses.what_if is not None
     assert [c.kind for c in whole.analyses.what_if.causes if c.ranks] == []
+
+
+def test_the_band_of_one_step_holds_what_sums_alone_say(tmp_path: Path) -> None:
+    # By place 20 ms of 31, as above. In sum ranks 0 and 2 take 20 ms, their peers 10: half of it each
+    # is 1.5 ms where they are late, so 15 ms are saved of parts of 3 ms.
+    whole, _ = planted(tmp_path, lambda *place: (1000, 2000 if in_turn(*place) else 0), count=1)
+    assert whole.analyses.what_if is not None
+    (cause,) = whole.analyses.what_if.causes
+    assert (cause.kind, cause.ranks) == ("late_host", [0, 2])
+    assert [cause.saved_ns, cause.high_ns] == pytest.approx([20e6] * 2, rel=0.02)
+    assert cause.low_ns == pytest.approx(15e6, rel=0.02)
+    gain = whole.opportunities[0].gain
+    assert gain is not None
+    # One step has no scatter of its own: 15 % either way.
+    assert [gain.low_ms, gain.mid_ms, gain.high_ms] == pytest.approx([0.85 * 15, 20, 1.15 * 20], rel=0.02)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_band_holds_what_is_late_at_other_places_in_each_step(tmp_path: Path, seed: int) -> None:
+    # Rank 0 in five of ten parts that change from step to step, rank 2 in the others: 20 of 31 ms, always.
+    def part(rank: int, step: int, number: int) -> tuple[float, float]:
+        of_rank_0 = random.Random(f"{seed} {step}").sample(range(PARTS), PARTS // 2)
+        return 1000, 2000 if rank == (0 if number in of_rank_0 else 2) else 0
+
+    whole, _ = planted(tmp_path, part)
+    assert whole.analyses.what_if is not None
+    cause = whole.analyses.what_if.causes[0]
+    assert (cause.kind, cause.ranks) == ("late_host", [0, 2])
+    assert cause.low_ns < 20e6 * 1.01
+    assert cause.high_ns == pytest.approx(20e6, rel=0.02)
