@@ -40,11 +40,12 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     steps = [step.duration_ns for rank in ranks for step in rank.window.step_list]
     if steps and kinds == ["steps"]:
         middle, mean = median_low(steps), round(shown_step_ns(fmean(steps), ranks))
-        notes = [f"mean of {plural(len(steps), 'step')}" + ("" if len(ranks) == 1 else " over all ranks")]
+        alone = len(ranks) == 1 or mean != round(fmean(steps))  # within 1 % of the others
+        notes = [f"mean of {plural(len(steps), 'step')}{'' if alone else ' over all ranks'}"]
         other = brief(longest_step_ns(ranks))
         other = f"mean; longest rank {other}" if other != brief(mean) else ""
         other = f"mean; median {brief(middle)}" if apart(middle, mean) else other
-        notes += [other] if other else []
+        notes += [other.removeprefix("mean; ")] if other else []
         if duration(min(steps)) != duration(max(steps)):
             notes.append(f"{duration(min(steps))} to {duration(max(steps))}")
         return Figure(

@@ -86,8 +86,7 @@ def gain_in_words(
     part = "" if row.gain_frac is None else f", {figures.share(row.gain_frac)}{base}"
     note = "" if row.exact else f"; {INEXACT}"
     provided = provided_words([c for c in row.conditions if not told or not c.startswith(AS_SLOW)])
-    made = holds(ranked, diagnosis)
-    aside = f" ({made})" if made else ""
+    aside = f" ({made})" if (made := holds(ranked, diagnosis)) else ""
     if not gain.is_predicted or gain.mid_ms is None or gain.low_ms is None:
         most = f"at most {rough(gain.high_ms)}{per}{part}"
         bound = f" (upper bound, not predicted{made and f'; {made}'})"
