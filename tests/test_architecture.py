@@ -176,7 +176,7 @@ BUDGET = {
     # The layout of a job, each degree with what shows it; dimensions by what groups without names do.
     "analyzers": 28_150,  # ranks late in turn; pipelines' windows; exchanges of tokens
     "knobs": 5_170,  # versions that a file pins; numbers cut by a program; paid by traces, simulator
-    "profiling": 7_734,  # no end of a training; MFU only of certain tokens and heads; full disks, checksums
+    "profiling": 7_750,  # codes of exits; no end of a training; MFU only of certain tokens and heads
     "reports": 7_868,  # what a saving holds beside its part of the bar, why rows stand so; commands alone
     "results": 3_859,  # one length for the step; a leak in words; slow steps; the what-if study
     "rules": 15_905,  # layers that a stage keeps; hosts that the capture slows; late ranks

@@ -144,8 +144,12 @@ class Loop:
 
 
 def _unfailing(method: Callable[..., None]) -> Callable[..., None]:
-    safe = harmless(method.__name__)
-    return functools.wraps(method)(lambda *args, **named: safe(functools.partial(method, *args, **named)))
+    @functools.wraps(method)
+    def safe(self: Loop, *args: Any, **named: Any) -> Any:
+        failed = self.__dict__.setdefault("_failed", set())  # this one's; the next training's begins anew
+        return harmless(method.__name__, failed)(functools.partial(method, self, *args, **named))
+
+    return safe
 
 
 _running: Loop | None = None

@@ -284,17 +284,30 @@ def record(
         active.current.begin()
         atexit.register(stop)
         sys.exit = _exits
+        if (seen := getattr(sys, "monitoring", None)) is not None and seen.get_tool(_TOOL) is None:
+            seen.use_tool_id(_TOOL, "perfdoc")
+            seen.register_callback(_TOOL, seen.events.PY_UNWIND, _unwound)
+            seen.set_events(_TOOL, seen.events.PY_UNWIND)
     return active.current
 
 
+_TOOL = 4  # of `sys.monitoring`: none of its debuggers', coverage's, profilers' or optimizers'
 _exit, _exit_codes = sys.exit, list[Any]()
-"""As it was, and what it was given: nothing else tells atexit with what code a program ends."""
+"""As it was, and with what codes the program ends: nothing tells atexit. Before Python 3.12 only `sys.exit`
+says them, and `raise SystemExit(1)` is no failure."""
 
 
 def _exits(code: Any = None) -> NoReturn:
     if threading.current_thread() is threading.main_thread():  # else it ends a thread
         _exit_codes.append(code)
     _exit(code)
+
+
+def _unwound(_code: Any, _at: int, error: BaseException) -> None:
+    """An exception leaves a frame: the outermost one of the main thread, and the program ends."""
+    ends = isinstance(error, SystemExit) and sys._getframe(1).f_back is None
+    if ends and threading.current_thread() is threading.main_thread():
+        _exit_codes.append(getattr(error, "code", None))
 
 
 def stop() -> None:

@@ -81,16 +81,15 @@ def opened(services: Sequence[str] | None, run: Path) -> list[Sink]:
     return [sink for name, _, place in asked for sink in guarded(name, makers[name], run, place)]
 
 
-def harmless(name: str) -> Callable[..., Any]:
-    """What calls a function with its arguments, until one fails: that is told, and nothing more is called."""
-    failed = False
+def harmless(name: str, failed: set[str]) -> Callable[..., Any]:
+    """What calls a function with its arguments, until one fails: that is told, and nothing more is called.
+    failed: names of those that did."""
 
     def safe(function: Callable[..., Any], *given: object) -> Any:
-        nonlocal failed
         try:
-            return None if failed else function(*given)
+            return None if name in failed else function(*given)
         except Exception as error:  # noqa: BLE001 - whatever a service says, training goes on
-            failed = True
+            failed.add(name)
             sys.stderr.write(f"perfdoc: {name}: {one_line(error)}; nothing more is shown there\n")
 
     return safe
@@ -98,7 +97,7 @@ def harmless(name: str) -> Callable[..., Any]:
 
 def guarded(name: str, make: Callable[..., Sink | None], *arguments: object) -> list[Sink]:
     """The sink that is made of some arguments, silent from its first failure on; none where it is None."""
-    safe = harmless(name)
+    safe = harmless(name, set())
     sink = safe(make, *arguments)
     return [] if sink is None else [partial(safe, sink)]
 

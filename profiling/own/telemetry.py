@@ -65,7 +65,7 @@ class Telemetry:
     _rows: list[StepRecord] = field(default_factory=list)
     _beside: list[tuple[subprocess.Popen[str], Path | None, int]] = field(default_factory=list)
     """Processes, the folder of the report that they make, the step at which they began."""
-    _safe: Callable[..., Any] = field(default_factory=lambda: harmless("steps"))
+    _safe: Callable[..., Any] = field(default_factory=lambda: harmless("steps", set()))
     _step = 0
     _leads = False
     """Whether this is rank 0, which alone starts processes: they read what all ranks wrote."""

@@ -151,6 +151,9 @@ def test_who_is_late_in_tensor_parallelism_waits_least(tmp_path: Path, needs_tor
     assert 20 * MS < sorted(waits)[len(waits) // 2] < 60 * MS
 
 
+SEES_EXITS = pytest.mark.skipif(sys.version_info < (3, 12), reason="Python tells no exit codes before 3.12")
+
+
 @pytest.mark.parametrize(
     ("ends", "code"),
     [
@@ -159,6 +162,10 @@ def test_who_is_late_in_tensor_parallelism_waits_least(tmp_path: Path, needs_tor
         ("sys.exit('no checkpoint')", 1),
         ("sys.exit(0)", 0),
         ("sys.exit()", 0),
+        pytest.param("raise SystemExit(1)", 1, marks=SEES_EXITS),
+        pytest.param("(lambda: exit(3))()", 3, marks=SEES_EXITS),
+        ("raise SystemExit(0)", 0),
+        ("raise SystemExit", 0),
         ("pass", 0),
     ],
 )
@@ -181,10 +188,11 @@ for number in steps(range(5)):
     ("during", "ended"),
     [
         ("with suppress(SystemExit): sys.exit(2)", True),
+        ("with suppress(SystemExit): raise SystemExit(2)", True),
         ("Thread(target=lambda: (sleep(0.5), sys.exit(2))).start()", True),  # when no step follows
         ("os._exit(0)", False),
     ],
-    ids=["caught", "thread", "at once"],
+    ids=["caught", "raised and caught", "thread", "at once"],
 )
 def test_a_word_of_exit_that_ends_no_program_is_none(tmp_path: Path, during: str, ended: bool) -> None:
     program = f"""

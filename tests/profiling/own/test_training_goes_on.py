@@ -270,3 +270,19 @@ def test_what_a_user_adds_to_a_callback_may_end_the_training() -> None:
 
     with pytest.raises(Pruned):
         Users().on_step_end(None)
+
+
+def test_a_callback_that_failed_is_silent_in_its_own_training_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ended: list[object] = []
+    name = "on_train_end"
+    wraps = type(
+        "Wraps", (Loop,), {"__module__": "perfdoc.test", name: lambda self: ended.append(1 / self.n)}
+    )
+    first, second = wraps(), wraps()
+    for loop, n in ((first, 0), (first, 1), (second, 1)):
+        loop.n = n
+        getattr(loop, name)()
+    assert ended == [1.0]
+    assert capsys.readouterr().err.count("division by zero") == 1
