@@ -113,10 +113,10 @@ def _next(diagnosis: Diagnosis, to_do: Sequence[Shown]) -> tuple[str, str] | Non
     shown = next((each for each in to_do if each.ranked == row), None)
     if row is None or shown is None:
         return ("", words) if words else None
-    first = outlook.capture_first(row)
+    first, then = outlook.capture_first(row, diagnosis)
     gain = gain_in_words(row, diagnosis, told=bool(first)) or found(row)
     said = f"{shown.action.removesuffix('.')}{f': {gain}' if gain else ''}."
-    return shown.anchor, f"{opening(first)} If still so: {said}" if first else said
+    return shown.anchor, f"{opening(first)} {opening(then)}: {said}" if first else said
 
 
 def render_html(diagnosis: Diagnosis) -> str:

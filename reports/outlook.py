@@ -39,12 +39,18 @@ def next_thing(diagnosis: Diagnosis) -> tuple[Ranked | None, str]:
     return (rows[0], "") if rows else (None, "")
 
 
-def capture_first(ranked: Ranked) -> str:
-    """What to do before it, in a sentence, where the capture itself may have made the host slow; else
-    empty."""
+def capture_first(ranked: Ranked, diagnosis: Diagnosis) -> tuple[str, str]:
+    """(what to do before it, in a sentence, what it is done for then): where the capture itself may have made
+    the host slow, and where ranks that may be late were not captured; else empty."""
     found = (c.removeprefix(AS_SLOW) for c in ranked.row.conditions if c.startswith(AS_SLOW))
-    without = next(found, "")
-    return f"capture again without {without}: recording it slows the host itself." if without else ""
+    if without := next(found, ""):
+        return f"capture again without {without}: recording it slows the host itself.", "if still so"
+    ranks, size = diagnosis.ranks, diagnosis.job.world_size if diagnosis.job else None
+    about = largest_loss([r.ledger_ns for r in ranks])[0] if ranked.row.blamed == "loss" else ""
+    if ranked.row.kind != "bound" or not about.startswith("exposed_comm") or (size or 0) <= len(ranks):
+        return "", ""
+    how = f"all {size:,} ranks (one file a rank; `perfdoc analyze DIR`)"
+    return f"capture {how}: they tell waiting from transfer and name the late rank.", "if it is transfer"
 
 
 def gain_together(diagnosis: Diagnosis) -> str:
@@ -223,4 +229,12 @@ def next_capture(diagnosis: Diagnosis) -> str:
 
 
 def _later(diagnosis: Diagnosis) -> str:
-    return _LATER[all(source.format.startswith("nsys") for source in diagnosis.inputs)]
+    said = _LATER[all(source.format.startswith("nsys") for source in diagnosis.inputs)]
+    ranks, job = len(diagnosis.ranks), diagnosis.job
+    if job is None or job.world_size != ranks or not ranks > len(diagnosis.inputs) == 1:
+        return said
+    return said.replace("-t cuda,nvtx -c cudaProfilerApi python", _ALL_OF_ONE.format(ranks))
+
+
+_ALL_OF_ONE = "-c cudaProfilerApi torchrun --nproc-per-node {}"
+"""For a capture of all ranks: what nsys records by default needs no option, and the command one line."""

@@ -30,10 +30,20 @@ _MORE = 1.05
 """Over its part: less is a rounding to a reader."""
 
 
-def titled(ranked: Ranked) -> str:
-    """The rule's code and what to do."""
+_SHARED: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("PD303", "PD201"): " (on all ranks)",
+        ("PD405", "PD413"): " (may share kernels with 1)",
+    }
+)
+"""By the rules of the first row and of one behind it: how their times lie to each other."""
+
+
+def titled(ranked: Ranked, first: Ranked | None = None) -> str:
+    """The rule's code and what to do. first: the row of the list that was told before it."""
     code = f"{shorten(ranked.rules[0].code, 48)} " if ranked.rules else ""
-    return f"{code}{opening(ranked.title)}"
+    before = first.rules[0].code if first is not None and first.rules else ""
+    return f"{code}{opening(ranked.title)}{_SHARED.get((before, code.strip()), '')}"
 
 
 def holds(ranked: Ranked, diagnosis: Diagnosis) -> str:
@@ -83,6 +93,8 @@ def gain_in_words(
     if gain is None or gain.high_ms is None:
         return ""
     per = "" if short else " a step" if row.gain_per == "step" else " in this window"
+    if told and any(c.startswith(AS_SLOW) for c in row.conditions):
+        per += " as captured"
     part = "" if row.gain_frac is None else f", {figures.share(row.gain_frac)}{base}"
     note = "" if row.exact else f"; {INEXACT}"
     provided = provided_words([c for c in row.conditions if not told or not c.startswith(AS_SLOW)])

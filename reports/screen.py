@@ -138,11 +138,12 @@ def _verdict(page: Lines, diagnosis: Diagnosis, room: _Room) -> Ranked | None:
     page.lines += _whole(prose(diagnosis.why), page.width, room.why, mark="Why: ", hang="     ")
     row, words = outlook.next_thing(diagnosis)
     if row is not None:
-        apart, first = "" if row.row.blamed == "cause" else _apart(diagnosis), outlook.capture_first(row)
+        apart = "" if row.row.blamed == "cause" else _apart(diagnosis)
+        first, then = outlook.capture_first(row, diagnosis)
         gain = gain_in_words(row, diagnosis, apart, told=bool(first)) or found(row)
         if first:
             page.lines += paragraph(f"First: {first}", width=page.width, hang="       ")
-        said = f"Next{', if still so' if first else ''}: {titled(row)}{f': {gain}' if gain else ''}."
+        said = f"Next{f', {then}' if first else ''}: {titled(row)}{f': {gain}' if gain else ''}."
         page.lines += paragraph(said.replace("..", "."), width=page.width, hang="      ")
         page.lines += _how(row, diagnosis, page.width, room.do, "      ")
     elif words:
@@ -248,7 +249,7 @@ def _packed(items: Sequence[str], between: str, width: int) -> Iterator[str]:
 def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, shown: Ranked | None, rest: str) -> None:
     ranked = ranking(diagnosis)
     rows = [row for row in ranked if row.leads and row != shown]
-    if shown is None or outlook.capture_first(shown):
+    if shown is None or outlook.capture_first(shown, diagnosis)[0]:
         rows = [row for row in rows if row.row.kind != "capture"]
     more = max(0, len(rows) - room.to_do)
     if rows and room.to_do:
@@ -265,7 +266,7 @@ def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, shown: Ranked | None,
     first = 1 if shown is None else 2
     for place, row in enumerate(rows[: room.to_do], first):
         gain = gain_in_words(row, diagnosis, short=True) or found(row)
-        said = f"{place:>2}. {titled(row)}{f': {gain}' if gain else ''}"
+        said = f"{place:>2}. {titled(row, shown)}{f': {gain}' if gain else ''}"
         page.lines += paragraph(said, width=page.width, hang="    ")
         page.lines += _how(row, diagnosis, page.width, 1, "    ")
     if room.together and (together := outlook.together_in_short(diagnosis, first - 1 + room.to_do)):

@@ -151,7 +151,11 @@ def evaluate(case: Case) -> Verdict:
     if share < MIN_FRAC and not is_start_up(rank):
         return passes(evidence, "they are exposed for little time")
     of, each = worst.row, worst.each
-    shown = f"{brief(of.exposed_ns)} of {brief(of.total_ns)} exposed"
+    shown = f"{brief(of.exposed_ns)} of their {brief(of.total_ns)} exposed"
+    others = [row for row in rank.communication if row.dimension == of.dimension and row != of]
+    most = max(others, key=lambda row: row.exposed_ns, default=of)
+    if most.exposed_ns > of.exposed_ns:
+        shown += f" (of {most.collective.replace('_', '-')}s, which this leaves, {brief(most.exposed_ns)})"
     many = f"{each} reductions for {worst.parameters} parameters" if worst.parameters else f"{each} a step"
     megatron = case.framework == "megatron"
     return fires(

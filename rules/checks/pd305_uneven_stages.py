@@ -242,7 +242,7 @@ def _to_keep(ratio: float, stages: int, layers: int | None) -> str:
     keeps = min(others, key=lambda n: max(others[n], ratio * n))
     if layers:
         return f"to {keeps}, which leaves {others[keeps]} on each other stage"
-    return f"{formula}, of {of} layers {keeps} (and {others[keeps]} on each other stage). {ask}"
+    return f"{formula}; e.g. {of} layers: {keeps} there, {others[keeps]} on each other stage. {ask}"
 
 
 _WHOLE = (

@@ -13,6 +13,7 @@ from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, skipped
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, informs, passes
 from perfdoc.rules.facts.capture import KERNELS, fused_attention_runs, is_fused_attention
 from perfdoc.rules.facts.fusions import fused_attention, known_off
+from perfdoc.rules.facts.precision import fp32_ns
 
 
 def _no_rows(case: Case) -> Missing | None:
@@ -70,8 +71,7 @@ def evaluate(case: Case) -> Verdict:
             remedy=""
             if case.framework == "megatron"
             else "Call fused attention: torch.nn.functional.scaled_dot_product_attention "
-            "with bf16 or fp16 inputs"
-            f"{_FLASH}.",
+            f"with bf16 or fp16 inputs{_now(case)}{_FLASH}.",
             advice=_fused(case) if case.framework == "megatron" else [],
             otherwise="Check the log for why no fused attention was taken: head size, mask, dropout, data "
             "type.",
@@ -126,6 +126,11 @@ def _bound(case: Case) -> Gain | None:
     if any(a.backwards is None or ns > a.between_ns for a, ns in seen):
         return None
     return ceiling(case, _replaced_ns, "softmax, what runs between, and the products; their arithmetic stays")
+
+
+def _now(case: Case) -> str:
+    """What the inputs are today, where kernels' names tell."""
+    return " (FP32 or TF32 today)" if (case.share_at_work(fp32_ns) or 0.0) >= MIN_FRAC else ""
 
 
 def _replaced_ns(rank: RankMeasurement) -> int:

@@ -74,7 +74,8 @@ def evaluate(case: Case) -> Verdict:
 
 _PYTORCHS = "scaled_dot_product_attention"
 _REMEDY = (
-    f"Call fused attention: torch.nn.functional.{_PYTORCHS}(q, k, v){_FLASH}. It does not make the scores."
+    f"Call fused attention: torch.nn.functional.{_PYTORCHS}(q, k, v) with your mask or is_causal=True"
+    f"{_FLASH}. It never stores the score matrix."
 )
 
 

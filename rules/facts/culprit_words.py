@@ -35,7 +35,7 @@ def why_blamed(found: WhatIfAnalysis, first: WhatIfCause | None, moved: Predicti
         without = "without that"
     left_ns, then, spread = found.step_ns - first.saved_ns, "", ""
     if first.even_ns is not None:
-        spread = f", {brief(first.even_ns)} with layers spread evenly"
+        spread = f", {brief(first.even_ns)} with layers moved so that stages take equally long"
         if moved is not None and (saved_ms := moved.gain.mid_ms or 0.0) > 0:
             spread = f", {brief(found.step_ns - round(saved_ms * 1e6))} with whole layers moved"
     for cause in [c for c in leading(found) if c != first][:1]:
@@ -53,8 +53,8 @@ def late_hosts(cause: WhatIfCause) -> str:
 
 
 LOOK_AT_HOST = (
-    "Run there, in training, `pidstat -u 1` (other processes), `taskset -cp PID` (its cores), "
-    "`py-spy dump --pid PID` (what Python does)"
+    "Run there, in training, `pidstat -u 1` (busy others: move them), `taskset -cp PID` (few cores: add), "
+    "`py-spy dump --pid PID` (waits: mend)"
 )
 """What to check of a late host, without a full stop."""
 
@@ -62,8 +62,8 @@ LOOK_AT_HOST = (
 def look_at_gpu(vendor: str) -> str:
     """What to check of a GPU that computes slowly, with the command, without a full stop."""
     known = {
-        "nvidia": "Run there `nvidia-smi dmon -i N -s pucv`; bad: pclk below peers', pviol, tviol > 0",
-        "amd": "Run there `amd-smi monitor`; bad: GFX clock below peers', more heat",
+        "nvidia": "Run there `nvidia-smi dmon -i N -s pucv`; pviol: power cap, tviol: cool, else swap",
+        "amd": "Run there `amd-smi monitor`; at power cap: raise it, hot: cool, else swap",
     }
     return known.get(vendor, "Look there and on a peer: clock, heat, power, load")
 

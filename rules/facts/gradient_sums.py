@@ -60,14 +60,13 @@ def _is_nothing(gain: Gain) -> bool:
 
 def action_with_ddp(case: Case) -> str:
     """What to do, by hand."""
-    first = f"Capture all {size:,} ranks, then s" if (size := _more_ranks(case)) else "S"
-    return f"{first}end DDP's gradients in other buckets, or in half the bytes"
+    half = ", or in half the bytes" if _sends_fp32(case) else ""
+    return f"Send DDP's gradients in other buckets{half}"
 
 
-def _more_ranks(case: Case) -> int:
-    """Ranks of the job where not all were captured; else 0."""
-    size = case.job.world_size or 0
-    return size if size > len(case.ranks) else 0
+def _sends_fp32(case: Case) -> bool:
+    rows = [row for rank in case.ranks for row in rank.communication if row.dimension == "dp"]
+    return any(row.element_type == "f32" and row.collective == "all_reduce" for row in rows)
 
 
 def settings_of_ddp(case: Case, better: str) -> str:
@@ -78,12 +77,11 @@ def settings_of_ddp(case: Case, better: str) -> str:
     words = _buckets(sum(row.count for row in sums) / steps, [row.bytes for row in sums], steps)
     if better:
         words = [f"bucket_cap_mb for {better} messages (25 by default)."]
-    if _more_ranks(case):
-        words.insert(0, "All ranks tell waiting from transfer.")
-    if any(row.element_type == "f32" and row.collective == "all_reduce" for row in rows):
+    if _sends_fp32(case):
         half = "fp16" if lack_bf16(case) else "bf16"
-        hook = f"model.register_comm_hook(None, default_hooks.{half}_compress_hook)"
-        words.append(f"{hook}: half the bytes; compare the loss.")
+        hook = f"model.register_comm_hook(None, {half}_compress_hook)"
+        where = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
+        words.append(f"{hook}: half the bytes ({where}); compare the loss.")
     if any(packing.kind == "gradients" for rank in case.ranks for packing in rank.packing):
         words.append("gradient_as_bucket_view=True: no copies out of buckets.")
     if any(capture.ddp is not None and capture.ddp.searches for capture in case.captures):

@@ -76,7 +76,8 @@ def test_rccls_generic_kernels_are_two_all_reduces() -> None:
     text = screen("ddp_resnet_mi300x_rank0of8")
     assert "AMD Instinct MI300X" in text
     assert "bucket_cap_mb=3" in text  # of 22.2 MiB an eighth
-    assert "Capture all 8 ranks, then" in text
+    assert "First: capture all 8 ranks" in text
+    assert "Next, if it is transfer: PD101" in text
     assert not VENDOR.search(text)
 
 

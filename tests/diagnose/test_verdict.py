@@ -99,8 +99,8 @@ def test_exposed_communication_says_which_and_what_one_rank_cannot_tell() -> Non
     made = replace(two_steps(compute=120, dp=80), communication=[row_])
     _, why = verdict_of([made], [], [], seen(ranks_of_job=8, collectives=[of_ranks(8)]))
     assert why == (
-        "Mostly all-reduce: 3 a step, 2.0 MiB each, 1.5 GB/s (bus), 0.3 % of NVLink's 450 GB/s, so most "
-        "is likely waiting, 10.0 % of it hidden. "
+        "Mostly all-reduce: 3 a step, 2.0 MiB each, 10.0 % under compute, 1.5 GB/s (bus), 0.3 % of "
+        "NVLink's 450 GB/s, so most is likely waiting. "
         "1 of 8 ranks captured: waiting for others is not told from transfer."
     )
     assert "told from transfer" not in verdict_of([made], [], [], seen(ranks_of_job=1))[1]

@@ -203,7 +203,7 @@ def notes(
         (
             host_processes > 1,
             "several-processes",
-            f"{host_processes} host processes share the file, so its rank goes to none of them.",
+            f"The file holds {host_processes} processes: GPU numbers are known, ranks are not.",
             "Profile each rank into a file of its own.",
         ),
         (

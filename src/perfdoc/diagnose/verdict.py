@@ -155,6 +155,8 @@ def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Itera
     sizes = [row.bytes for row in of]
     if all(size_ is not None for size_ in sizes) and (count := sum(row.count for row in of)):
         said.append(f"{size(round(sum(s or 0 for s in sizes) / count))} each")
+    hidden, own = sum(row.hidden_ns for row in of), sum(row.total_ns for row in of)
+    said += [f"{share(hidden / own)} under compute"] if own else []
     rates = [(row.bus_bandwidth_gbps, row.total_ns) for row in of if row.bus_bandwidth_gbps is not None]
     if rates and (total := sum(ns for _, ns in rates)):
         reached = sum(rate * ns for rate, ns in rates) / total
@@ -168,8 +170,6 @@ def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Itera
         slow = link is not None and some and large and reached < _A_TRANSFER * link[1]
         waiting = "so most is likely waiting" if slow else "waiting included"
         said.append(f"{significant(reached)} GB/s (bus){part}, {waiting}")
-    hidden, own = sum(row.hidden_ns for row in of), sum(row.total_ns for row in of)
-    said += [f"{share(hidden / own)} of it hidden"] if own else []
     yield f"{', '.join(said)}."
     if some and not seen.who_waits:
         shown = f"{len(ranks):,} of {seen.ranks_of_job:,} ranks captured"
