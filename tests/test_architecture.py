@@ -177,7 +177,7 @@ BUDGET = {
     "analyzers": 28_150,  # ranks late in turn; pipelines' windows; exchanges of tokens
     "knobs": 5_170,  # versions that a file pins; numbers cut by a program; paid by traces, simulator
     "profiling": 7_750,  # codes of exits; no end of a training; MFU only of certain tokens and heads
-    "reports": 7_895,  # all ranks first where waiting is likely; what a saving holds beside its part of the bar, why rows stand so; commands alone
+    "reports": 7_895,  # all ranks first where they may wait; what a saving holds beside its part of the bar
     "results": 3_859,  # one length for the step; a leak in words; slow steps; the what-if study
     "rules": 15_913,  # layers that a stage keeps; hosts that the capture slows; late ranks
     "simulator": 13_253,  # waits for absent ranks in full; uneven experts; bands of ranks late in turn

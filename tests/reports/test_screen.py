@@ -130,7 +130,7 @@ def test_exposed_pp_that_is_bubble_is_called_bubble() -> None:
 
 def test_a_thing_to_do_has_its_gain_and_the_setting_in_the_job_s_own_words() -> None:
     rows = [
-        row("bound", ["PD501"], ms=100.0, blamed="loss"),
+        row("bound", ["PD501"], ms=100.0, blamed="compute"),
         row("predicted", ["PD202"], "without_gc", ms=2.0),
     ]
     shown = render_screen(with_settings(replace(MADE, opportunities=rows)), report=REPORT)
