@@ -3,7 +3,7 @@ once all have come."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence, Set
 
 import numpy as np
@@ -21,6 +21,8 @@ HALF = 0.5
 """Of the waiting that one grouping leaves unexplained: with less another one is taken."""
 SAME_FRAC = 0.01
 """Of the time between exchanges: ends that differ less are of one exchange."""
+COMPARED = 200
+"""Times between exchanges, of a rank and a group: at least so many, where there are, and less than twice."""
 FASTEST = 0.1
 """Quantile over steps: an operation at its fastest, whoever it waited for in the others."""
 
@@ -71,14 +73,26 @@ def units_of(matches: Matches, placed: Placed, ranks: int, *, piped: bool) -> tu
 
 def with_exchanges(units: Sequence[int], lasts: Sequence[I64], stage: Sequence[int]) -> list[int]:
     """Units with ranks of a stage that nothing matches (DeepEP names no group) and whose exchanges end as far
-    apart, every time. lasts: by rank, from one exchange's end to the next one's."""
-    found, first = list(units), dict[int, int]()
+    apart, most times. lasts: by rank, from one exchange's end to the next one's, 0 where none is next."""
+    found = list(units)
+    first: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    between: dict[int, I64] = {}
+    size = Counter(units)
     for m, unit in enumerate(units):
-        if units.count(unit) > 1 or not lasts[m].any():
+        if size[unit] > 1 or not lasts[m].any():
             continue
-        alike = (o for o in first if stage[o] == stage[m] and lasts[o].shape == lasts[m].shape)
-        near = (o for o in alike if np.median(abs(lasts[o] - lasts[m])) < SAME_FRAC * np.mean(lasts[m]))
-        found[m] = first.setdefault(next(near, m), unit)
+        there = lasts[m] > 0
+        # Not all of thousands: each rank is compared with every group.
+        mine = between[m] = lasts[m][there][:: max(1, int(there.sum()) // COMPARED)]
+        alike = first[stage[m], lasts[m].shape, there.tobytes()]
+        apart = (
+            np.median(abs(np.array([between[o] for o in alike]) - mine), axis=-1) if alike else np.empty(0)
+        )
+        near = np.flatnonzero(apart < SAME_FRAC * mine.mean())
+        if len(near):
+            found[m] = units[alike[near[0]]]
+        else:
+            alike.append(m)
     return found
 
 

@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from perfdoc.results import Diagnosis
+from perfdoc.simulator.recorded.meetings import with_exchanges
 from tests.planted.experts import ExpertLayers
 from tests.planted.job import JobSpec, planted_steps
 from tests.simulator.test_what_if_of_jobs import diagnosed
@@ -48,6 +50,7 @@ def seen(spec: JobSpec, folder: Path) -> tuple[Diagnosis, float]:
         (replace(ONE, dp=8, ep=8), {"spread": 0.8}, []),
         (replace(ONE, dp=8), {"hot": 1.6, "exchange": "deepep"}, [0, 4]),
         (PIPED, {"spread": 0.8, "exchange": "deepep", "grouped": False}, []),
+        (having(replace(PIPED, dp=8), layers=1), {"spread": 0.8, "exchange": "deepep"}, []),
     ],
 )
 def test_they_are_the_first_sentence_with_their_price(
@@ -78,6 +81,42 @@ def test_a_slow_device_has_slow_attention_too(spec: JobSpec, tmp_path: Path) -> 
     assert (cause.kind, cause.ranks, cause.note) == ("slow_rank", [2], "")
     truth_ms = step_ms - planted_steps(spec).step_ns / 1e6
     assert cause.saved_ns / 1e6 == pytest.approx(truth_ms, abs=0.03 * step_ms)
+
+
+@pytest.mark.parametrize(("dp", "ep", "slower"), [(4, 2, 1.3), (8, 4, 1.5)])
+def test_groups_that_exchange_apart_stay_apart(dp: int, ep: int, slower: float, tmp_path: Path) -> None:
+    """With one layer a pass has one time between two exchanges; a slow device makes it long in its group."""
+    spec = having(replace(PIPED, dp=dp, ep=ep), layers=1, exchange="deepep")
+    said, step_ms = seen(having(spec, slow=((0, slower),)), tmp_path)
+    assert said.analyses.what_if is not None
+    (cause,) = said.analyses.what_if.causes
+    assert (cause.kind, cause.ranks) == ("slow_rank", [0])
+    truth_ms = step_ms - planted_steps(spec).step_ns / 1e6
+    assert cause.saved_ns / 1e6 == pytest.approx(truth_ms, abs=0.005 * step_ms)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_even_experts_of_uneven_lengths_are_no_cause(layers: int, tmp_path: Path) -> None:
+    spec = having(replace(PIPED, ep=2), layers=layers, exchange="deepep", lengths=0.5)
+    said, _ = seen(spec, tmp_path)
+    assert said.analyses.what_if is not None
+    assert "uneven_experts" not in {c.kind for c in said.analyses.what_if.causes}
+
+
+def test_units_are_told_by_when_exchanges_end() -> None:
+    """Six ranks of two stages: 0 and 2 end together, 1 does not; 3 and 4 are of another stage."""
+    alone, longer, same = ([[0], [ns], [0]] for ns in (300_000, 900_000, 300_900))
+    lasts = [np.array(x) for x in (alone, longer, same, same, longer, [[0], [0], [0]])]
+    assert with_exchanges(range(6), lasts, [0, 0, 0, 1, 1, 0]) == [0, 1, 0, 3, 4, 5]
+    assert with_exchanges([0, 0, 2, 3, 4, 5], lasts, [0] * 6) == [0, 0, 2, 2, 4, 5]
+
+
+def test_units_of_many_groups_are_found() -> None:
+    """64 ranks, two to a group, whose times differ by a tenth and are measured to 300 ns."""
+    chance = np.random.default_rng(7)
+    groups = [chance.integers(900_000, 1_100_000, (500, 2)) for _ in range(32)]
+    lasts = [groups[r // 2] + chance.integers(-300, 300, (500, 2)) for r in range(64)]
+    assert with_exchanges(range(64), lasts, [0] * 64) == [r // 2 * 2 for r in range(64)]
 
 
 def test_uneven_lengths_are_no_uneven_experts(tmp_path: Path) -> None:
