@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -145,3 +147,71 @@ def test_many_leaves_and_long_remarks_fit_a_screen() -> None:
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     assert "3 more remarks" in lines[-1]
+
+
+@pytest.mark.parametrize("code", ["other-work", "batch-differs", "no-steps"])
+def test_nothing_is_kept_where_the_work_differs(code: str) -> None:
+    found = compare(BEFORE, steps_of(*[50_000_000 + i % 2 for i in range(10)]))
+    assert next_step(found).startswith("keep the change")
+    assert "keep" not in next_step(replace(found, flags=[Flag(code=code, message="words")]))
+    # New kernels in place of others are what a change is for.
+    assert "keep" in next_step(replace(found, flags=[Flag(code="other-kernels", message="words")]))
+
+
+@pytest.mark.parametrize(
+    ("derived", "source"),
+    [
+        ("data_parallel_size", "tensor_model_parallel_size"),
+        ("world_size", "nproc_per_node"),
+        ("seq_length", "dataset_seq_length"),
+    ],
+)
+def test_a_setting_that_follows_from_another_is_none_to_set_back(derived: str, source: str) -> None:
+    before, after = (
+        steps_of(*durations, **{derived: value, source: value})
+        for durations, value in (([100_000_000 + i % 2 for i in range(10)], 4), (LONGER, 2))
+    )
+    said = next_step(compare(before, after))
+    assert f"set back {source}=4" in said
+    assert "one setting at a time" not in said
+    alone = compare(
+        steps_of(*[100_000_000 + i % 2 for i in range(10)], **{derived: 4}),
+        steps_of(*LONGER, **{derived: 2}),
+    )
+    assert f"set back {derived}=4" in next_step(alone)
+
+
+def test_paths_in_commands_are_taken_by_a_shell(tmp_path: Path) -> None:
+    """A path with a space, a quoted list of captures, and a path too long to be shown."""
+    there = tmp_path / "a b"
+    there.mkdir()
+    found = compare(BEFORE, steps_of(*LONGER, tensor_model_parallel_size=1))
+
+    def words(path: str) -> list[str]:
+        said = next_step(replace(found, after=replace(found.after, path=path)))
+        return shlex.split(said.split("`")[1])
+
+    assert words("x y.sqlite z.sqlite") == ["perfdoc", "analyze", "x", "y.sqlite", "z.sqlite"]
+    assert words(str(there)) == ["perfdoc", "analyze", str(there)]
+    assert words("x" * 500) == ["perfdoc", "analyze", "AFTER"]
+    changed = compare(BEFORE, steps_of(*LONGER, tensor_model_parallel_size=2))
+    said = next_step(replace(changed, before=replace(changed.before, path="a b; c")))
+    assert shlex.split(said.split("`")[1]) == ["perfdoc", "diff", "a b; c", "AGAIN"]
+    assert "diff BEFORE AGAIN" in next_step(replace(changed, before=replace(changed.before, path="\u202e")))
+
+
+def test_names_give_way_where_a_table_is_wider_than_the_terminal() -> None:
+    """A kernel of 60 characters, a label of 90 and a setting of 60: at 100 columns nothing is wider."""
+    totals = (KernelTotal(kernel_class="gemm", count=100, total_ns=ns) for ns in (2_500_300, 5_500_300))
+    before, after = (
+        side(
+            [replace(rank_of_steps(i, [n * 1_000_333 + i]), label=f"{'rank' * 22}{i}") for i in range(2)],
+            kernels={"k" * 60: total},
+            configuration=Configuration(values={"cuda_graph_impl": f"{'v' * 60}{n}"}),
+        )
+        for n, total in zip((1, 2), totals, strict=True)
+    )
+    lines = render_text(compare(before, after), width=100).splitlines()
+    assert any("kkkk" in line for line in lines)
+    assert any("vvvv" in line for line in lines)
+    assert [line for line in lines if len(line) > 100] == []

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from perfdoc.compare.verify.gain import follows, judge, of_pairs, of_two_runs
-from perfdoc.compare.verify.record import Measured, Predicted, RunTimes
+from perfdoc.compare.verify.record import ChangedSetting, Measured, Predicted, RunTimes
 from perfdoc.compare.verify.rerun import clear_runs, steady_times
 from perfdoc.compare.verify.words import record_text
 from perfdoc.profiling.cpu_times import CpuTimes, cpu_times, others_frac
@@ -168,10 +168,42 @@ def test_the_figures_of_a_run(tmp_path: Path) -> None:
         ("smaller", "keep "),
         ("opposite", "take it back: "),
         ("no effect", "leave the setting"),
-        ("inconclusive", "`perfdoc verify RUN --apply PD203 --repeats 10`"),
+        ("inconclusive", "`perfdoc verify RUN --apply PD203 --repeats 6`"),
     ],
 )
 def test_the_last_line_is_what_to_do_next(verdict: str, said: str) -> None:
     last = record_text(record(verdict)).splitlines()[-1]
     assert last.startswith("Next: ")
     assert said in last
+
+
+def test_inconclusive_runs_are_measured_with_twice_as_many_pairs() -> None:
+    """10 pairs ask for 20, 30 for no more than the 50 that are taken, and 50 for none."""
+    found = record("inconclusive")
+    assert found.measured is not None
+    for pairs, said in ((10, "--repeats 20`"), (30, "--repeats 50`"), (50, "50 pairs of runs do not tell")):
+        of_pairs_ = replace(found, measured=replace(found.measured, samples=pairs))
+        assert said in record_text(of_pairs_, "'my runs/1'").splitlines()[-1]
+    assert "`perfdoc verify 'my runs/1' --apply" in record_text(found, "'my runs/1'").splitlines()[-1]
+
+
+def test_a_job_of_somebody_else_is_not_run_again_from_here() -> None:
+    """Two captures, nothing known of their machine; with a run directory, whose machine is, five pairs."""
+    found = record("inconclusive")
+    assert found.measured is not None
+    by_hand = replace(found, kind="two runs", measured=replace(found.measured, method="two runs", samples=9))
+    assert "`perfdoc verify RUN --apply PD203 --repeats 5`" in record_text(by_hand)
+    last = record_text(replace(by_hand, facts={})).splitlines()[-1]
+    assert "`perfdoc verify BEFORE AFTER --rule PD203`" in last
+    assert "--apply" not in last
+
+
+def test_a_value_that_is_not_known_is_not_said_to_be_unset() -> None:
+    changed = [
+        ChangedSetting(knob="a", before=None, after="2"),
+        ChangedSetting(knob="b", before="1", after=None),
+    ]
+    back = record_text(replace(record("opposite"), settings=changed)).splitlines()[-1]
+    kept = record_text(replace(record(), settings=changed)).splitlines()[-1]
+    assert back == "Next: take it back: a as before; b=1"
+    assert kept == "Next: keep a=2; b as after"

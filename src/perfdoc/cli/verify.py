@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -124,7 +125,7 @@ def verify(
                 write_all({target: encode(record)}, output)
     if format_ == "json":
         sys.stdout.write(encode(record).decode())
-    for line in record_text(record).splitlines() if format_ == "text" else ():
+    for line in record_text(record, shlex.quote(str(run))).splitlines() if format_ == "text" else ():
         sys.stdout.write("\n".join(paragraph(line, width=columns(), hang="    ")) + "\n")
     sys.stdout.flush()
     if not record.complete:

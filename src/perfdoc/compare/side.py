@@ -91,10 +91,7 @@ def captures_or_diagnosis(argument: str) -> list[Path] | Path:
     with contextlib.suppress(OSError):
         if path.is_dir() and (found := _diagnosis_alone_in(path)) is not None:
             return found
-    there = False
-    with contextlib.suppress(OSError):
-        there = path.exists()
-    return find_captures([argument] if there else _words(argument))
+    return find_captures(words_of(argument))
 
 
 def is_of_steps(argument: str) -> bool:
@@ -108,12 +105,12 @@ def is_of_steps(argument: str) -> bool:
     return False
 
 
-def _words(argument: str) -> list[str]:
-    """A quoted list: by the shell's rules, else as it is."""
-    try:
-        return shlex.split(argument) or [argument]
-    except ValueError:
-        return [argument]
+def words_of(argument: str) -> list[str]:
+    """A path that is there, as it is; else a quoted list: by the shell's rules, or as it is."""
+    with contextlib.suppress(OSError, ValueError):
+        if not Path(argument).exists():
+            return shlex.split(argument) or [argument]
+    return [argument]
 
 
 def _diagnosis_alone_in(folder: Path) -> Path | None:

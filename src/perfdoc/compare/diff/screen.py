@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+
 from perfdoc.compare.diff import sections
-from perfdoc.compare.diff.result import Diff
+from perfdoc.compare.diff.result import Diff, Setting
+from perfdoc.compare.side import words_of
+from perfdoc.knobs.configuration import DERIVED_FROM
 from perfdoc.reports.terminal import grid, paragraph
 from perfdoc.results.figures import plural
 from perfdoc.results.names import prose, shorten
@@ -13,6 +17,12 @@ _LEAVES = 8
 _SETTINGS = 4
 _NOISE = {"within noise": "~", "noise unknown": ""}
 """Words of a leaf, as the screen has room for."""
+_OTHER_WORK = {
+    "batch-differs": "a step has more or fewer tokens: judge by the time of a token (--full)",
+    "other-work": "see that both do the same work (model, batch, steps): as many kernels, or fused ones",
+    "no-steps": "name the steps with --step-range, and compare again: a window may have done less",
+}
+"""What to do before a change is kept, by the remark that stands against it, weightiest first."""
 
 
 def first_screen(diff: Diff, *, width: int = 100) -> str:
@@ -28,11 +38,9 @@ def first_screen(diff: Diff, *, width: int = 100) -> str:
     ]
     if (more := len(diff.configuration.settings) - _SETTINGS) > 0:
         settings.append(f"{more} more")
+    scatter = sections.scatter(diff.noise) if diff.outcome != "no_change" else ""
     blocks = [
-        (
-            "With the profiler: " if by_log else "",
-            sections.scatter(diff.noise) if diff.outcome != "no_change" else "",
-        ),
+        ("With the profiler: ", f"{scatter[:1].lower()}{scatter[1:]}") if by_log else ("", scatter),
         ("Why: ", f"{why[:1].lower()}{why[1:]}"),
         ("Settings that differ: ", ", ".join(settings)),
         ("Next: ", next_step(diff)),
@@ -61,11 +69,27 @@ def next_step(diff: Diff) -> str:
         return f"capture 10 steps or more on both sides ({steps}), and compare again."
     longer = (diff.logged.median if by_log and diff.logged is not None else diff.mean).change_ns > 0
     if not longer:
+        codes = {flag.code for flag in diff.flags}
+        if against := next((what for code, what in _OTHER_WORK.items() if code in codes), ""):
+            return f"{against}."
         return "keep the change; in CI `perfdoc gate record` begins a baseline that holds it."
-    # How many ranks share the data follows from the other settings.
-    settings = sorted(diff.configuration.settings, key=lambda s: s.knob == "data_parallel_size")
+    settings = _made(diff.configuration.settings)
     if not settings:
-        return f"`perfdoc analyze {shorten(diff.after.path)}` says what waits there, and what to set."
+        after = _pasted(shlex.join(words_of(diff.after.path)), "AFTER")
+        return f"`perfdoc analyze {after}` says what waits there, and what to set."
     back = f"{settings[0].knob}={sections.setting_words(settings[0].before, True)}"
     one = "" if len(settings) == 1 else "one setting at a time, first "
-    return f"set back {one}{back}, run again, and compare: `perfdoc diff {shorten(diff.before.path)} AGAIN`"
+    before = _pasted(shlex.quote(diff.before.path), "BEFORE")
+    return f"set back {one}{back}, run again, and compare: `perfdoc diff {before} AGAIN`"
+
+
+def _made(settings: list[Setting]) -> list[Setting]:
+    """Those that do not follow from others that differ as well; how many ranks share the data always does."""
+    differ = {s.knob for s in settings}
+    follow = {k for k in differ if k == "data_parallel_size" or differ & DERIVED_FROM.get(k, frozenset())}
+    return [s for s in settings if s.knob not in follow] or settings
+
+
+def _pasted(quoted: str, stands_for: str) -> str:
+    """Words of a command that a shell takes as they are; a word that stands for them where they cannot be."""
+    return quoted if shorten(quoted) == quoted else stands_for

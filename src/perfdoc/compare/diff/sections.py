@@ -250,7 +250,7 @@ def _kernels(diff: Diff, most: int) -> Section:
     rows = [_kernel_row(of, variants) for of, variants in ordered[:most]]
     head = ("kernel", "what", "calls", "change", "by calls", "by time each")
     left_out = kernels.left_out + len(ordered) - len(rows)
-    grid = Grid(head=head, align="llrrrr", rows=rows, left_out=left_out)
+    grid = Grid(head=head, align="nlrrrr", rows=rows, left_out=left_out)
     return Section(key="kernels", title="Kernels that changed most", grids=[grid])
 
 
@@ -281,7 +281,7 @@ def _ranks(diff: Diff, most: int) -> Grid:
         rows.append([name(r.label), *_duration_cells(r), word(most_of_it)])
     left_out = len(diff.ranks) - len(rows) if rows else 0
     return Grid(
-        head=("rank", "before", "after", "change", "most of it"), align="lrrrl", rows=rows, left_out=left_out
+        head=("rank", "before", "after", "change", "most of it"), align="nrrrl", rows=rows, left_out=left_out
     )
 
 
@@ -294,7 +294,7 @@ def _settings(diff: Diff, most: int) -> Section:
         for s in c.settings[:most]
     ]
     grid = Grid(
-        head=("setting", "before", "after"), align="lll", rows=rows, left_out=len(c.settings) - len(rows)
+        head=("setting", "before", "after"), align="nnn", rows=rows, left_out=len(c.settings) - len(rows)
     )
     said = [c.reason] if c.reason else []
     said += [] if rows else [f"No differences; {c.same:,} are alike."]

@@ -25,6 +25,8 @@ from perfdoc.compare.verify.advised import (
 )
 from perfdoc.compare.verify.gain import Outcome, judge, of_pairs
 from perfdoc.compare.verify.record import (
+    MAX_REPEATS,
+    MIN_REPEATS,
     RECORD_NAME,
     Arm,
     Record,
@@ -193,7 +195,6 @@ def _planned(config: Path, folder: Path, world_size: int, *, dry_run: bool = Fal
     )
 
 
-MIN_REPEATS, MAX_REPEATS = 3, 50
 MIN_STEPS, MAX_STEPS = 16, 100_000
 BUSY_FRAC = 0.1
 """Of the CPUs' time: where other work took more, the record says so."""

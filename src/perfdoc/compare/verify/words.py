@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from perfdoc.compare.verify.gain import follows
-from perfdoc.compare.verify.record import ChangedSetting, Predicted, Record, Verdict
+from perfdoc.compare.verify.record import MAX_REPEATS, ChangedSetting, Predicted, Record, Verdict
 from perfdoc.results.figures import per_cent, plural, significant
 from perfdoc.results.names import PROSE_LIMIT, shorten
 
@@ -15,8 +15,8 @@ SHOWN = 10
 """Records of a rule that are listed; the newest."""
 
 
-def record_text(record: Record) -> str:
-    """Some lines on one verification."""
+def record_text(record: Record, run: str = "RUN") -> str:
+    """Some lines on one verification. run: the run directory, as a shell takes it."""
     lines = [f"{_codes(record)} on {_clean(record.source)}: {record.verdict}", f"  {_clean(record.reason)}"]
     lines += [f"  {_setting(s)}" for s in record.settings]
     lines.append(f"  predicted: {predicted_text(record.predicted)}")
@@ -25,19 +25,37 @@ def record_text(record: Record) -> str:
         others = "; ".join(_setting(s) for s in record.other_differences[:SHOWN])
         lines.append(f"  these differ as well, and may be the cause: {others}")
     lines += [f"  note: {_clean(note)}" for note in record.notes]
-    return "\n".join([*lines, f"Next: {_next(record)}"]) + "\n"
+    return "\n".join([*lines, f"Next: {_next(record, run)}"]) + "\n"
 
 
-def _next(record: Record) -> str:
-    old = "; ".join(f"{s.knob}={s.before or 'not set'}" for s in record.settings[:SHOWN])
-    new = "; ".join(f"{s.knob}={s.after or 'not set'}" for s in record.settings[:SHOWN])
-    pairs = record.measured is not None and record.measured.method == "pairs of runs"
-    again = f"`perfdoc verify RUN --apply {','.join(record.codes)} --repeats {10 if pairs else 5}`"
+def _next(record: Record, run: str) -> str:
+    old = "; ".join(
+        f"{s.knob}={s.before}" if s.before else f"{s.knob} as before" for s in record.settings[:SHOWN]
+    )
+    new = "; ".join(
+        f"{s.knob}={s.after}" if s.after else f"{s.knob} as after" for s in record.settings[:SHOWN]
+    )
     return {
         "opposite": f"take it back: {_clean(old)}",
         "no effect": "leave the setting as it was: nothing is gained that can be measured",
-        "inconclusive": f"measure more pairs of runs, of this one change: {again}",
+        "inconclusive": _again(record, run),
     }.get(record.verdict, f"keep {_clean(new)}")
+
+
+def _again(record: Record, run: str) -> str:
+    """What would decide it. Only a run directory, whose machine is known, can be run again from here."""
+    codes = ",".join(record.codes)
+    if record.kind == "two runs" and not record.facts:
+        rules = " ".join(f"--rule {code}" for code in record.codes)
+        return f"run both again, with this one change between them: `perfdoc verify BEFORE AFTER {rules}`"
+    pairs = record.measured.samples if record.measured and record.measured.method == "pairs of runs" else 0
+    if pairs >= MAX_REPEATS:
+        return (
+            f"{pairs} pairs of runs do not tell: leave the setting as it was, or measure on an idle machine"
+        )
+    repeats = min(2 * pairs, MAX_REPEATS) or 5
+    again = f"`perfdoc verify {run} --apply {codes} --repeats {repeats}`"
+    return f"measure more pairs of runs, of this one change: {again}"
 
 
 def track_record_text(records: Sequence[Record]) -> str:
