@@ -181,7 +181,7 @@ BUDGET = {
     "results": 3_859,  # one length for the step; a leak in words; slow steps; the what-if study
     "rules": 15_913,  # layers that a stage keeps; hosts that the capture slows; late ranks
     "simulator": 13_267,  # waits for absent ranks in full; uneven experts, groups apart; bands of late ranks
-    "src": 22_285,  # first screens of tune and diff; jobs that are followed as they train
+    "src": 22_325,  # first screens of tune and diff, whose commands a shell takes; followed jobs
     "traces": 9_798,  # allocations in any capture; times in nanoseconds; columns read many rows at once
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from perfdoc.compare.diff.result import Flag
@@ -215,3 +216,13 @@ def test_names_give_way_where_a_table_is_wider_than_the_terminal() -> None:
     assert any("kkkk" in line for line in lines)
     assert any("vvvv" in line for line in lines)
     assert [line for line in lines if len(line) > 100] == []
+
+
+def test_a_sentence_goes_on_after_a_colon() -> None:
+    """Logs of 100 and 80 ms without the profiler; two steps each with it, which tell nothing."""
+    before, after = (
+        replace(steps_of(*steps), logged_ns=np.array([ms * 1_000_000 + i for i in range(200)], np.int64))
+        for ms, steps in ((100, (90_000_000, 130_000_000)), (80, (80_000_000, 130_000_000)))
+    )
+    screen = first_screen(compare(before, after))
+    assert "\nWith the profiler: within noise" in screen

@@ -28,8 +28,8 @@ _OTHER_WORK = {
 def first_screen(diff: Diff, *, width: int = 100) -> str:
     """At most 24 lines of 80 columns, unless names are long; all of it is `render_text`."""
     by_log = sections.logged_first(diff.noise, diff.logged).removesuffix(" With the profiler: ")
-    said = by_log or sections.opening(diff.basis, diff.mean, diff.ranks_compared)
-    lines = paragraph(prose(said), width=width)
+    opening = sections.opening(diff.basis, diff.mean, diff.ranks_compared)
+    lines = paragraph(prose(by_log or opening), width=width)
     why = sections.where(diff.leaves, diff.ranks_compared).strip()
     settings = [
         f"{s.knob} {sections.setting_words(s.before, s.before_set)} → "
@@ -69,9 +69,9 @@ def next_step(diff: Diff) -> str:
         return f"capture 10 steps or more on both sides ({steps}), and compare again."
     longer = (diff.logged.median if by_log and diff.logged is not None else diff.mean).change_ns > 0
     if not longer:
-        codes = {flag.code for flag in diff.flags}
-        if against := next((what for code, what in _OTHER_WORK.items() if code in codes), ""):
-            return f"{against}."
+        against = [what for code, what in _OTHER_WORK.items() if code in {flag.code for flag in diff.flags}]
+        if against:
+            return f"{against[0]}."
         return "keep the change; in CI `perfdoc gate record` begins a baseline that holds it."
     settings = _made(diff.configuration.settings)
     if not settings:

@@ -22,8 +22,7 @@ class VerifyError(ValueError):
 
 MAX_FILE_BYTES = 4_000_000
 MAX_RUNS = 200
-MIN_REPEATS, MAX_REPEATS = 3, 50
-"""Pairs of runs that can be asked for."""
+MIN_REPEATS, MAX_REPEATS = 3, 50  # pairs of runs
 
 Verdict: TypeAlias = Literal["confirmed", "smaller", "larger", "no effect", "opposite", "inconclusive"]
 Statistic: TypeAlias = Literal["median", "mean", "quickest"]

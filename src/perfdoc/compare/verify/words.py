@@ -44,7 +44,6 @@ def _next(record: Record, run: str) -> str:
 
 def _again(record: Record, run: str) -> str:
     """What would decide it. Only a run directory, whose machine is known, can be run again from here."""
-    codes = ",".join(record.codes)
     if record.kind == "two runs" and not record.facts:
         rules = " ".join(f"--rule {code}" for code in record.codes)
         return f"run both again, with this one change between them: `perfdoc verify BEFORE AFTER {rules}`"
@@ -53,9 +52,8 @@ def _again(record: Record, run: str) -> str:
         return (
             f"{pairs} pairs of runs do not tell: leave the setting as it was, or measure on an idle machine"
         )
-    repeats = min(2 * pairs, MAX_REPEATS) or 5
-    again = f"`perfdoc verify {run} --apply {codes} --repeats {repeats}`"
-    return f"measure more pairs of runs, of this one change: {again}"
+    of = f"--apply {','.join(record.codes)} --repeats {min(2 * pairs, MAX_REPEATS) or 5}"
+    return f"measure more pairs of runs, of this one change: `perfdoc verify {run} {of}`"
 
 
 def track_record_text(records: Sequence[Record]) -> str:
