@@ -40,8 +40,9 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     steps = [step.duration_ns for rank in ranks for step in rank.window.step_list]
     if steps and kinds == ["steps"]:
         middle, mean = median_low(steps), round(shown_step_ns(fmean(steps), ranks))
-        alone = len(ranks) == 1 or mean != round(fmean(steps))  # within 1 % of the others
-        notes = [f"mean of {plural(len(steps), 'step')}{'' if alone else ' over all ranks'}"]
+        notes = [f"mean of {plural(len(steps), 'step')}{'' if len(ranks) == 1 else ' over all ranks'}"]
+        if len(ranks) > 1 and mean != round(fmean(steps)):
+            notes = [f"mean of the longest rank, all ranks {duration(round(fmean(steps)))}"]
         other = brief(longest_step_ns(ranks))
         other = f"mean; longest rank {other}" if other != brief(mean) else ""
         other = f"mean; median {brief(middle)}" if apart(middle, mean) else other
@@ -135,6 +136,8 @@ def _token_figures(diagnosis: Diagnosis) -> Iterator[Figure]:
     if job is not None and job.tokens_per_s_per_gpu is not None and job.tokens_per_step is not None:
         device = device_word(diagnosis.ranks)
         notes = [f"{job.tokens_per_step:,} tokens per step on {plural(diagnosis.mfu.gpus or 0, device)}"]
+        if len(diagnosis.ranks) > 1 and diagnosis.mfu.step_time_ns:
+            notes.append(f"by a step of {duration(round(diagnosis.mfu.step_time_ns))}")
         value = (
             f"{job.tokens_per_s_per_gpu:,.0f}"
             if job.tokens_per_s_per_gpu >= 100

@@ -25,7 +25,7 @@ _ENDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """By rule: (the part of the bar that it ends, what of other parts ends with it)."""
 _OF_ONE = {"idle.host": "launch latency"}
-"""What that is of one rank alone; of others what queued kernels hide."""
+"""What that is of one rank alone; of others what waits for launches that it delays."""
 _MORE = 1.05
 """Over its part: less is a rounding to a reader."""
 
@@ -61,7 +61,7 @@ def holds(ranked: Ranked, diagnosis: Diagnosis) -> str:
     if not 0 < _MORE * own_ms < ms or not base_ns / _MORE < longest_ns < base_ns * _MORE:
         return ""
     if len(ranks) == 1 and part != "bubble":
-        rest = _OF_ONE.get(part, "hidden by queued kernels")
+        rest = _OF_ONE.get(part, "launches that it delays")
     return f"{rough(own_ms)} {part.partition('.')[0]} + {rough(ms - own_ms)} {rest}"
 
 

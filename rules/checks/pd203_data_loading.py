@@ -122,8 +122,10 @@ def evaluate(case: Case) -> Verdict:
 
 
 def _loading_ns(rank: RankMeasurement) -> int:
-    """All of it: what the queue hides of a wait may delay the launches behind it."""
-    return max(rank.host.data.total_ns or 0, rank.ledger.idle.data)
+    """All of it, for it may delay launches while queued kernels run; but these a device computes anyway. On
+    a CPU loading computes itself."""
+    anyway = 0 if rank.on_host else rank.ledger.compute
+    return max(min(rank.host.data.total_ns or 0, rank.ledger.total - anyway), rank.ledger.idle.data)
 
 
 def _with_workers(case: Case, now: int, to: int) -> Gain | None:

@@ -7,9 +7,9 @@ import pkgutil
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -52,15 +52,25 @@ def all_rules() -> tuple[Rule, ...]:
 
 def entries_of_others() -> list[EntryPoint]:
     """What other packages name in the group. The standard library's reader, which imports email and zipfile,
-    is asked only where a file of an installed package, or a zip of packages, may speak of it."""
-    for folder in map(Path, sys.path):
-        with suppress(OSError):
-            files = folder.glob("*-info/entry_points.txt")
-            if folder.is_file() or any(ENTRY_POINT_GROUP in f.read_text("utf-8", "replace") for f in files):
-                from importlib.metadata import entry_points
+    is asked only where a file of an installed package, a zip of packages or a finder of somebody's own may
+    speak of it."""
+    finders = (f for f in sys.meta_path if f is not PathFinder)
+    if any(hasattr(f, "find_distributions") for f in finders) or any(map(_may_name_rules, sys.path)):
+        from importlib.metadata import entry_points
 
-                return sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name, e.value))
+        return sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name, e.value))
     return []
+
+
+def _may_name_rules(folder: str) -> bool:
+    """True as well where that cannot be read."""
+    try:
+        files = Path(folder).glob("*-[iI][nN][fF][oO]/entry_points.txt")  # .dist-info, .egg-info, EGG-INFO
+        return Path(folder).is_file() or any(
+            ENTRY_POINT_GROUP in f.read_text("utf-8", "replace") for f in files
+        )
+    except OSError:
+        return True
 
 
 @cache

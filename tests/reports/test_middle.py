@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from perfdoc.analyzers.steps.figures import distribution
 from perfdoc.reports.headline import headline
@@ -83,3 +84,23 @@ def test_step_times_say_the_mean_of_steps() -> None:
     found = sections_of(replace(made, analyses=replace(made.analyses, step_times=times)))
     (section,) = [s for s in found if s.key == "step-times"]
     assert section.sentences[0].startswith("Step time 10.000 ms (mean 20.000 ms): median of 4")
+
+
+@pytest.mark.parametrize(
+    ("long_ms", "value", "note"),
+    [
+        (10.1, "10.100 ms", "mean of the longest rank, all ranks 10.050 ms"),  # 0.5 % above the mean
+        (10.3, "10.150 ms", "mean of 4 steps over all ranks"),  # 1.5 %
+        (10.0, "10.000 ms", "mean of 4 steps over all ranks"),
+    ],
+)
+def test_whose_mean_stands_at_the_head(long_ms: float, value: str, note: str) -> None:
+    short, long = ((made, made.ranks[0]) for made in (stepping(10.0, 10.0), stepping(long_ms, long_ms)))
+    ranks = [
+        replace(
+            r, window=replace(r.window, steps=2, duration_ns=sum(s.duration_ns for s in r.window.step_list))
+        )
+        for r in (short[1], long[1])
+    ]
+    shown, notes = step_time(replace(short[0], ranks=ranks))
+    assert (shown, notes[0]) == (value, note)

@@ -140,7 +140,7 @@ def test_a_thing_to_do_has_its_gain_and_the_setting_in_the_job_s_own_words() -> 
     assert "Then (of the step, 154 ms; each alone):" in first
     assert second.startswith("PD202 ")
     # Of 2 ms that one rank saves, the ledger has 0.3 ms as idle.
-    assert ": 2 ms, 1.3 % (300 µs idle + 1.7 ms hidden by queued kernels)" in " ".join(second.split())
+    assert ": 2 ms, 1.3 % (300 µs idle + 1.7 ms launches that it delays)" in " ".join(second.split())
     assert "\n    set (Megatron-LM): --manual-gc true\n" in second
 
 

@@ -260,3 +260,18 @@ def test_a_late_host_takes_what_it_costs_from_the_bound(
     assert frac == (None if bound_frac is None else pytest.approx(bound_frac, abs=0.002))
     # Fewer launches do not help, whoever has the price.
     assert "without_launches" not in {row.key for row in judged.opportunities}
+
+
+def test_the_bound_of_stalls_leaves_what_the_device_computes_anyway(tmp_path: Path) -> None:
+    """The loader's range begins 15 ms before each of five stalls, over kernels that are queued."""
+
+    def named(thread: ThreadBuilder, step: int, start: int, end: int) -> None:
+        thread.range("next_batch", start - 14_000_000, end)
+
+    case = case_of(tmp_path, job(named), settings=ROOM | {"dataloader_num_workers": 4})
+    (rank,) = case.ranks
+    stalls_ms = rank.ledger.idle.data / 6e6
+    assert (rank.host.data.total_ns or 0) / 6e6 > stalls_ms + 10
+    found = result("PD203", case)
+    assert found.gain is not None
+    assert stalls_ms <= (found.gain.high_ms or 0) <= (rank.ledger.total - rank.ledger.compute) / 6e6 + 1e-6
