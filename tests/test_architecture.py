@@ -177,9 +177,9 @@ BUDGET = {
     "analyzers": 28_150,  # ranks late in turn; pipelines' windows; exchanges of tokens
     "knobs": 5_170,  # versions that a file pins; numbers cut by a program; paid by traces, simulator
     "profiling": 7_750,  # codes of exits; no end of a training; MFU only of certain tokens and heads
-    "reports": 7_895,  # all ranks first where they may wait; what a saving holds beside its part of the bar
+    "reports": 7_898,  # all ranks first where they may wait; what a saving holds beside its part of the bar
     "results": 3_859,  # one length for the step; a leak in words; slow steps; the what-if study
-    "rules": 15_913,  # layers that a stage keeps; hosts that the capture slows; late ranks
+    "rules": 15_925,  # layers that a stage keeps; late ranks; eggs and finders of others' rules
     "simulator": 13_267,  # waits for absent ranks in full; uneven experts, groups apart; bands of late ranks
     "src": 22_325,  # first screens of tune and diff, whose commands a shell takes; followed jobs
     "traces": 9_798,  # allocations in any capture; times in nanoseconds; columns read many rows at once

@@ -38,9 +38,9 @@ def test_in_every_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: 
 
 
 def test_beside_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever of both the folder lists first."""
+    """Of so many the folder lists one before that which names rules."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    for name in ("a-1.dist-info", "z-1.dist-info"):
+    for name in (f"{letter}-1.dist-info" for letter in "abcdefghijklnopqrstuvwxyz"):
         (tmp_path / name / "entry_points.txt").mkdir(parents=True)
         (tmp_path / name / "METADATA").write_text(f"Name: {name[0]}\n")
     installed(tmp_path / "m-1.dist-info")
