@@ -71,22 +71,22 @@ class Table:
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
+INVALID_U32 = 0xFFFFFFFF
+"""What CUPTI writes where 32 bits hold nothing."""
 _AT_ONCE = 4096
 _SMALL = frozenset(
     ("thread", "kind", "pinned", "name", "full_name", "dims", "dtypes", "values", "strides")
     + ("operation", "group_name", "group_description", "dtype")
 )
 """Columns of `Rows` that hold indices of threads and texts, and kinds."""
-
-
 _Reader: TypeAlias = Callable[[object], int]
 
 
 class Rows:
     """Columns of 64-bit integers, 8 bytes a value while a long trace is read; 4 of an index or a kind.
 
-    readers: of the columns that are given as they stand in the file. Of whole numbers a reader keeps those of
-    one interval as they are.
+    readers: of the columns that are given as they stand in the file. Of whole numbers from 0 a reader keeps
+    those of one interval as they are, but for INVALID_U32.
     """
 
     def __init__(self, *names: str, readers: Mapping[str, _Reader] | None = None) -> None:
@@ -120,7 +120,8 @@ class Rows:
 def _read(reader: _Reader, values: Sequence[Any]) -> Iterable[int]:
     """What a reader makes of each value; of numbers that are all plain, or all missing, it is asked once."""
     kinds = set(map(type, values))
-    if kinds == {int} and all(reader(end) == end for end in (min(values), max(values))):
+    ends = (min(values), max(values)) if kinds == {int} and INVALID_U32 not in values else (-1,)
+    if all(0 <= end == reader(end) for end in ends):
         return values
     if kinds == {type(None)}:
         return repeat(reader(None), len(values))

@@ -238,6 +238,18 @@ def test_a_column_is_read_alike_however_many_plain_numbers_stand_beside(odd: obj
         assert alone.columns()[name].tolist() == [READERS[name](odd)]
 
 
+@pytest.mark.parametrize("beside", [[5, 1 << 33], [-1, 7], [-1, 1 << 33]])
+@pytest.mark.parametrize("odd", [0, 7, 0xFFFFFFFF, -1])
+def test_what_a_number_means_does_not_depend_on_those_beside(odd: int, beside: list[int]) -> None:
+    """CUPTI's 32-bit `invalid` and 0 of ids lie between numbers that are kept."""
+    rows = Rows(*READERS, readers=READERS)
+    values = [beside[0], odd, beside[1]]
+    for value in values:
+        rows.add(*[value] * len(READERS))
+    for name, column in rows.columns().items():
+        assert column.tolist() == [READERS[name](value) for value in values], name
+
+
 def test_peers_of_sends_and_receives() -> None:
     rows = PayloadRows(Strings())
     rows.add(0, KernelArgs(collective="send", destination_rank=3, source_rank=1, group_name="2", rank=1))

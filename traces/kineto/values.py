@@ -16,6 +16,7 @@ import msgspec
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.unpack import RECAPTURE
 from perfdoc.traces.model import UNKNOWN, CopyKind, SyncKind
+from perfdoc.traces.table import INVALID_U32
 from perfdoc.traces.validate import MAX_CORRELATION
 
 SYNC_KINDS = {
@@ -143,7 +144,6 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:40]}…"
 
 
-_UINT32_MINUS_ONE = 0xFFFFFFFF
 _EXACT = 1 << 53
 """Below it a float holds every whole number."""
 _TRAILING_INTEGER = re.compile(r"(?:\A|stream )(-?\d{1,19})\s*\Z")
@@ -243,10 +243,10 @@ def integer(value: object) -> int:
 
 def non_negative(value: object) -> int:
     """As integer, with -1 for every negative and for CUPTI's 32-bit `invalid`."""
-    if type(value) is int and 0 <= value < _UINT32_MINUS_ONE:  # as nearly all
+    if type(value) is int and 0 <= value < INVALID_U32:  # as nearly all
         return value
     number = integer(value)
-    return UNKNOWN if number < 0 or number == _UINT32_MINUS_ONE else number
+    return UNKNOWN if number < 0 or number == INVALID_U32 else number
 
 
 def positive(value: object) -> int:
