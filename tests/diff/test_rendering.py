@@ -128,6 +128,9 @@ LONGER = [150_000_000 + i % 2 for i in range(10)]
         # Two steps, 40 ms apart: they scatter more than the change of 10 ms.
         (steps_of(90_000_000, 130_000_000), "10 and 2 steps here"),
         (steps_of(110_000_000), "10 and 1 step here"),
+        # Twelve that scatter by 20 ms: more of the same capture would not tell either.
+        (steps_of(*[90_000_000, 112_000_000] * 6), "several runs"),
+        (steps_of(*LONGER, tensor_model_parallel_size=1, recompute_granularity="full"), "remove `recompute"),
     ],
 )
 def test_the_first_screen_fits_and_says_what_next(after: Loaded, said: str) -> None:
@@ -138,6 +141,24 @@ def test_the_first_screen_fits_and_says_what_next(after: Loaded, said: str) -> N
     assert said in next_step(found)
     assert any(line.startswith("Next: ") for line in lines)
     assert any(line.startswith("Why: ") for line in lines) == (found.outcome != "no_change")
+
+
+def test_what_is_next_agrees_with_the_steps_there_are() -> None:
+    """12 steps a side are asked for no 10; steps that ranks do not share are not said to be none."""
+    within = next_step(compare(BEFORE, steps_of(*[90_000_000, 112_000_000] * 6)))
+    assert ("gate" in within, "10 steps or more" in within) == (True, False)
+    uneven = side([rank_of_steps(0, LONGER), rank_of_steps(1, LONGER[1:])])
+    assert "0 and 0" not in next_step(compare(uneven, replace(uneven, path="runs/two")))
+
+
+def test_settings_that_nobody_set_are_removed() -> None:
+    """Before: nothing set of recomputation. After: set, beside a degree that was set and is raised."""
+    one = next_step(compare(BEFORE, steps_of(*LONGER, tensor_model_parallel_size=1, sequence_parallel=True)))
+    assert one.startswith("remove `sequence_parallel`, run again")
+    changed = {"recompute_granularity": "full", "tensor_model_parallel_size": 2}
+    several = next_step(compare(BEFORE, steps_of(*LONGER, **changed)))
+    assert "one setting at a time" in several
+    assert "None" not in several
 
 
 def test_many_leaves_and_long_remarks_fit_a_screen() -> None:

@@ -207,3 +207,11 @@ def test_a_value_that_is_not_known_is_not_said_to_be_unset() -> None:
     kept = record_text(replace(record(), settings=changed)).splitlines()[-1]
     assert back == "Next: take it back: a as before; b=1"
     assert kept == "Next: keep a=2; b as after"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"), [("confirmed", "keep the change"), ("opposite", "take the change back")]
+)
+def test_a_change_without_named_settings_is_called_the_change(verdict: str, said: str) -> None:
+    last = record_text(replace(record(verdict), settings=[])).splitlines()[-1]
+    assert last == f"Next: {said}"

@@ -15,6 +15,8 @@ from perfdoc.results.names import prose, shorten
 _LINES = 24
 _LEAVES = 8
 _SETTINGS = 4
+_STEPS = 10
+"""Of a side, from which more steps of the same run tell little more."""
 _NOISE = {"within noise": "~", "noise unknown": ""}
 """Words of a leaf, as the screen has room for."""
 _OTHER_WORK = {
@@ -63,10 +65,13 @@ def next_step(diff: Diff) -> str:
     """What to do about it, with the command."""
     if diff.outcome == "no_change":
         return "nothing to do; both take as long."
-    by_log = sections.logged_first(diff.noise, diff.logged)
-    if not by_log and diff.noise.within_noise is not False:
-        steps = f"{diff.noise.before_steps:,} and {plural(diff.noise.after_steps, 'step')} here"
-        return f"capture 10 steps or more on both sides ({steps}), and compare again."
+    noise, by_log = diff.noise, sections.logged_first(diff.noise, diff.logged)
+    if not by_log and noise.within_noise is not False:
+        if min(noise.before_steps, noise.after_steps) >= _STEPS:
+            return "nothing these steps can tell from noise; several runs on both sides may: `perfdoc gate`."
+        here = f"{noise.before_steps:,} and {plural(noise.after_steps, 'step')} here"
+        why = here if noise.before_steps else noise.reason
+        return f"capture {_STEPS} steps or more of every rank on both sides ({why}), and compare again."
     longer = (diff.logged.median if by_log and diff.logged is not None else diff.mean).change_ns > 0
     if not longer:
         against = [what for code, what in _OTHER_WORK.items() if code in {flag.code for flag in diff.flags}]
@@ -77,10 +82,11 @@ def next_step(diff: Diff) -> str:
     if not settings:
         after = _pasted(shlex.join(words_of(diff.after.path)), "AFTER")
         return f"`perfdoc analyze {after}` says what waits there, and what to set."
-    back = f"{settings[0].knob}={sections.setting_words(settings[0].before, True)}"
+    knob, value = settings[0].knob, sections.setting_words(settings[0].before, True)
+    back = f"set back {knob}={value}" if settings[0].before_set else f"remove `{knob}`"
     one = "" if len(settings) == 1 else "one setting at a time, first "
     before = _pasted(shlex.quote(diff.before.path), "BEFORE")
-    return f"set back {one}{back}, run again, and compare: `perfdoc diff {before} AGAIN`"
+    return f"{one}{back}, run again, and compare: `perfdoc diff {before} AGAIN`"
 
 
 def _made(settings: list[Setting]) -> list[Setting]:

@@ -36,10 +36,10 @@ def _next(record: Record, run: str) -> str:
         f"{s.knob}={s.after}" if s.after else f"{s.knob} as after" for s in record.settings[:SHOWN]
     )
     return {
-        "opposite": f"take it back: {_clean(old)}",
+        "opposite": f"take it back: {_clean(old)}" if old else "take the change back",
         "no effect": "leave the setting as it was: nothing is gained that can be measured",
         "inconclusive": _again(record, run),
-    }.get(record.verdict, f"keep {_clean(new)}")
+    }.get(record.verdict, f"keep {_clean(new) or 'the change'}")
 
 
 def _again(record: Record, run: str) -> str:
