@@ -147,7 +147,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
     part, note = {"slow_rank": "GPU", "late_host": "host"}.get(cause.kind), cause.note.capitalize()
     check = f"Check the {part}{'' if is_one(cause) else 's'} of {who(cause)}" if part else ""
     if cause.kind == "uneven_experts":
-        check = "Balance the load of experts"
+        check, evidence[0] = "Balance the load of experts", ("the busiest over the mean", evidence[0][1])
     return _told(
         action="Capture the ranks that are waited for" if cause.kind in _ABSENT else check,
         reason=does(cause, case.what_if),

@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 from perfdoc.results import Diagnosis
+from perfdoc.simulator.recorded.effects import slow_ranks
+from perfdoc.simulator.recorded.experts import without_waits
 from perfdoc.simulator.recorded.meetings import with_exchanges
+from perfdoc.simulator.recorded.work import StageWork
 from tests.planted.experts import ExpertLayers
 from tests.planted.job import JobSpec, planted_steps
 from tests.simulator.test_what_if_of_jobs import diagnosed
@@ -64,6 +67,10 @@ def test_they_are_the_first_sentence_with_their_price(
     assert cause.saved_ns / 1e6 == pytest.approx(truth_ms, abs=0.02 * step_ms)
     assert said.verdict.startswith("Tokens fall unevenly on experts")
     assert said.opportunities[0].codes == ["PD303"]
+    (rule,) = (r for r in said.rules if r.code == "PD303")
+    assert rule.evidence[0].label == "the busiest over the mean"
+    if "hot" not in changes or spec.pp > 1:  # groups that nothing names and that are as long look like one
+        assert cause.peers == spec.ep - 1
 
 
 @pytest.mark.parametrize("spec", [ONE, PIPED])
@@ -101,6 +108,39 @@ def test_even_experts_of_uneven_lengths_are_no_cause(layers: int, tmp_path: Path
     said, _ = seen(spec, tmp_path)
     assert said.analyses.what_if is not None
     assert "uneven_experts" not in {c.kind for c in said.analyses.what_if.causes}
+
+
+def work_of_one_unit(own: Any, *, experts: bool) -> StageWork:
+    """Ranks that compute so long between two exchanges and wait for the longest. own: by rank, item, step."""
+    takes = np.broadcast_to(own.max(axis=0), own.shape)
+    return StageWork(
+        stage=0,
+        members=tuple(range(len(own))),
+        items=(("forward", 0), ("backward", 0)),
+        takes=takes,
+        gaps=np.zeros_like(own),
+        own=own,
+        units=(0,) * len(own),
+        shares_experts=(True,) * len(own),
+        stretches=own[:, :, None, :],
+        is_experts=np.full((*own.shape[:2], 1), experts),
+        cells=(),
+    )
+
+
+def test_without_waits_a_unit_takes_as_long_as_its_mean() -> None:
+    """100 and 200 ns: the mean is 150, on both. Of experts nothing is taken away: that is another cause."""
+    own = np.full((2, 2, 3), 100.0)
+    own[1] = 200.0
+    assert (without_waits([work_of_one_unit(own, experts=False)], [])[0] == 150.0).all()
+    assert (without_waits([work_of_one_unit(own, experts=True)], [])[0] == 200.0).all()
+
+
+def test_a_slow_device_that_has_experts_alone_is_found() -> None:
+    own = np.full((4, 2, 6), 1e6)
+    own[2] *= 1.5
+    (found,) = slow_ranks([work_of_one_unit(own, experts=True)])
+    assert (found.members, found.ratio) == ((2,), 1.5)
 
 
 def test_units_are_told_by_when_exchanges_end() -> None:
