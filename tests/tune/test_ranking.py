@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 
 import jsonschema
@@ -78,7 +79,7 @@ def test_the_text_holds_the_figures() -> None:
 @pytest.mark.parametrize("top", [1, 50])
 def test_the_first_screen_fits_and_can_be_pasted(top: int) -> None:
     found = tuned(top)
-    lines = first_screen(found, width=80).splitlines()
+    lines = first_screen(found, ["runs/rank0.sqlite"], width=80).splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     best = to_take(found.rows)
@@ -88,7 +89,27 @@ def test_the_first_screen_fits_and_can_be_pasted(top: int) -> None:
         assert written in stripped  # alone on its line
     assert any(line.startswith("Why: ") for line in lines)
     assert any(line.startswith("Next: ") for line in lines)
-    assert "`perfdoc diff rank0.sqlite AFTER`" in " ".join(stripped)
+    assert "perfdoc diff runs/rank0.sqlite AFTER" in stripped
+
+
+@pytest.mark.parametrize(
+    ("paths", "side"),
+    [
+        (["de mo/traces/rank0.sqlite"], "de mo/traces/rank0.sqlite"),
+        (["traces/*.sqlite"], "traces/*.sqlite"),  # a pattern that diff reads, not the shell
+        (["it's/$HOME"], "it's/$HOME"),
+        (["a", "b"], "BEFORE"),
+        (["a" * 60], "BEFORE"),  # no line of 80 columns holds it
+        (["a\x1b[2J"], "BEFORE"),
+        ([], "BEFORE"),
+    ],
+)
+def test_the_command_reads_what_was_given(paths: list[str], side: str) -> None:
+    """A shell splits the line into the path that tune was given, or a word to fill in."""
+    lines = first_screen(tuned(), paths, width=80).splitlines()
+    command = next(line for line in lines if "perfdoc diff" in line)
+    assert shlex.split(command) == ["perfdoc", "diff", side, "AFTER"]
+    assert len(command) <= 80
 
 
 def test_what_may_lose_is_not_what_to_set() -> None:
@@ -99,6 +120,12 @@ def test_what_may_lose_is_not_what_to_set() -> None:
     assert to_take([now, unsure, sure]) is sure
     assert to_take([now, unsure]) is unsure
     assert to_take([now]) is None
+    best = replace(tuned(), rows=[now, sure])
+    assert f"Next: set for #{sure.place} " in first_screen(best)
+    assert f"To set for #{sure.place}" in render_text(best)
+    best = replace(best, rows=[now, unsure])
+    assert f"Next: try #{unsure.place} " in first_screen(best)
+    assert f"To try #{unsure.place}" in render_text(best)
     assert "#1 may bring more" in verdict_of([now, unsure, sure])
     assert "#1" not in verdict_of([now, unsure])
 

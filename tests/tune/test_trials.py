@@ -14,11 +14,11 @@ from perfdoc.compare.verify.rerun import StoppedError
 from perfdoc.diagnose.asked import UserError
 from perfdoc.tune.command import FailedRunError, NoStepTimesError, own_command, settings_words
 from perfdoc.tune.ranking import tuning_of
-from perfdoc.tune.result import Change, Row, Tuning
+from perfdoc.tune.result import Change, Row, Tuning, to_take
 from perfdoc.tune.run import axes_for
 from perfdoc.tune.search import search
 from perfdoc.tune.verification import STATE, Plan, State, measure, state_of, with_trials
-from perfdoc.tune.words import sections_of
+from perfdoc.tune.words import first_screen, render_text, sections_of
 from tests.tune.hand_job import job
 
 
@@ -86,6 +86,77 @@ def test_rows_are_ranked_by_what_was_measured(tmp_path: Path) -> None:
     errors = [abs(10 * (1 - found.rows[i].gain_frac) / ms - 1) for i, ms in ((1, 9.0), (2, 8.0))]
     assert made.mean_error_frac == pytest.approx(sum(errors) / 2)
     assert "measured" in [s.key for s in sections_of(after)]
+
+
+@pytest.mark.parametrize(
+    ("times", "taken"),
+    [
+        ({0: 10.0, 1: 11.0, 2: 12.0}, None),  # both are slower
+        ({0: 10.0, 1: 10.0, 2: 12.0}, None),  # as quick is no gain
+        ({0: 10.0, 1: "out of memory", 2: 12.0}, None),
+        ({0: 10.0, 1: "out of memory", 2: "crashed"}, None),
+        ({0: 10.0, 1: "out of memory", 2: 9.0}, 2),
+        ({0: 10.0, 1: 11.0, 2: 9.0}, 2),
+        ({0: 10.0, 1: 8.0, 2: 9.0}, 1),
+    ],
+)
+def test_what_was_run_is_advised_by_what_was_measured(
+    tmp_path: Path, times: dict[int, float | str], taken: int | None
+) -> None:
+    """Every planted row is predicted to gain; rows beyond the second were not run."""
+    found = tuned()
+    assert all(r.gain_ms.mid > 0 for r in found.rows[1:3])
+    plan = plan_of(found, tmp_path)
+    state, _ = measure(plan, state_of(plan), Planted(times), quiet)
+    after = with_trials(found, plan, state, complete=True, words="planted")
+    best, screen, full = to_take(after.rows), first_screen(after, width=80), render_text(after, width=80)
+    if taken is None:
+        assert best is None
+        assert (
+            after.verdict == "Nothing that was run beats the current configuration: 10 ms a step, measured."
+        )
+        assert "Next: keep it" in screen
+        assert "To set" not in full
+    else:
+        assert best is not None
+        assert best.changes == found.rows[taken].changes
+        assert after.verdict.startswith(f"{times[taken]:g} ms a step instead of 10")
+        assert "Next: set for #1 " in screen
+        assert "To set for #1" in full
+
+
+def test_the_first_screen_shows_what_was_measured(tmp_path: Path) -> None:
+    """Twice as slow as unchanged where a gain was predicted: no band holds it."""
+    found = tuned()
+    plan = plan_of(found, tmp_path)
+    state, _ = measure(plan, state_of(plan), Planted({0: 10.0, 1: 20.0, 2: 21.0}), quiet)
+    after = with_trials(found, plan, state, complete=False, words="planted")
+    assert after.measuring is not None
+    off = after.measuring.mean_error_frac
+    assert off is not None
+    lines = first_screen(after, width=80).splitlines()
+    said = " ".join(" ".join(lines).split())
+    assert f"off by {100 * off:.1f} % in the mean; 0 of 2 inside their band; stopped before" in said
+    assert "Why: " not in said  # the model's error on what it was made from
+    steps = [line.split(" ms")[-2].strip() for line in lines if line.split()[:1] in (["now"], ["1"], ["2"])]
+    assert steps == ["10", "20", "21"]  # the measured ones beside the predicted
+    assert "more row" not in said
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_is_to_be_measured_is_said_until_it_was(tmp_path: Path) -> None:
+    found = tuned()
+    plan = plan_of(found, tmp_path)
+    times: dict[int, float | str] = {0: 10.0, 1: 8.0, 2: 9.0}
+    state, _ = measure(plan, state_of(plan), Planted(times, stop_after=1), quiet)
+    alone = with_trials(found, plan, state, complete=False, words="planted")
+    assert alone == found  # the unchanged one alone: nothing to compare with
+    assert "perfdoc diff" in first_screen(alone)
+    state, _ = measure(plan, state, Planted(times, stop_after=1), quiet)
+    after = with_trials(found, plan, state, complete=False, words="planted")
+    assert "perfdoc diff" not in first_screen(after)
+    assert f"{len(found.rows) - 2} more row" in first_screen(after)
 
 
 def test_a_configuration_that_fails_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def tune(
         if measuring is not None:
             found, complete = measuring.measured(found, say)
             _write(found, output, json_file)
-    _print(found, as_json=json_file == "-" or format_ == "json", full=full)
+    _print(found, paths, as_json=json_file == "-" or format_ == "json", full=full)
     if output is not None:
         say(f"wrote {output / _FILES[0]}")
     if not complete:
@@ -165,12 +165,14 @@ def _write(found: Tuning, folder: Path | None, json_file: str | None) -> None:
         write_all(contents, folder)
 
 
-def _print(found: Tuning, *, as_json: bool, full: bool) -> None:
+def _print(found: Tuning, paths: list[str], *, as_json: bool, full: bool) -> None:
     from perfdoc.tune.result import to_json
     from perfdoc.tune.words import first_screen, render_text
 
     if as_json:
         write_json(to_json(found))
     else:
-        sys.stdout.write((render_text if full else first_screen)(found, width=columns()))
+        width = columns()
+        text = render_text(found, width=width) if full else first_screen(found, paths, width=width)
+        sys.stdout.write(text)
     sys.stdout.flush()

@@ -94,20 +94,16 @@ def verdict_of(rows: Sequence[Row]) -> str:
     return f"{gain} with {_in_words(best)}{sure}{more}."
 
 
-def verdict_measured(rows: Sequence[Row]) -> str:
-    """The best configuration of those that were run."""
-    steps = [(r.measured.step_ms, r) for r in rows if r.measured is not None]
-    ran = [(ms, r) for ms, r in steps if ms is not None]
-    now = next((ms for ms, r in ran if not r.place), None)
-    if now is None:
-        return verdict_of(rows)
-    took, best = min(ran, key=lambda one: one[0])
-    if not best.place:
-        step = significant(now, 4)
+def verdict_measured(rows: Sequence[Row], now_ms: float) -> str:
+    """The best configuration of those that were run. now_ms: a step of the unchanged one."""
+    best = to_take(rows)
+    took = None if best is None or best.measured is None else best.measured.step_ms
+    if best is None or took is None:
+        step = significant(now_ms, 4)
         return f"Nothing that was run beats the current configuration: {step} ms a step, measured."
     return (
-        f"{significant(took, 4)} ms a step instead of {significant(now, 4)} "
-        f"({signed_share(took / now - 1)}), measured, with {_in_words(best)}."
+        f"{significant(took, 4)} ms a step instead of {significant(now_ms, 4)} "
+        f"({signed_share(took / now_ms - 1)}), measured, with {_in_words(best)}."
     )
 
 

@@ -190,11 +190,14 @@ def value_words(value: object) -> str:
 
 
 def to_take(rows: Sequence[Row]) -> Row | None:
-    """The best row whose band holds no loss, else the best; of those that were run, the best. None where no
-    row gains."""
+    """Of those that were run the quickest, the unchanged one among them. Where none was run, the best row
+    whose band holds no loss, else the best that gains. None: keep what is."""
+    ran = [(r.measured.step_ms, r) for r in rows if r.measured is not None and r.measured.step_ms is not None]
+    if ran:
+        _, best = min(ran, key=lambda one: one[0])
+        return best if best.place else None
     gains = [r for r in rows if r.place and r.gain_ms.mid > 0]
-    ran = any(r.measured is not None for r in rows)
-    return next((r for r in gains if ran or not r.within_error), gains[0] if gains else None)
+    return next((r for r in gains if not r.within_error), gains[0] if gains else None)
 
 
 def to_json(tuning: Tuning) -> bytes:

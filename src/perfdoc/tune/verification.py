@@ -148,7 +148,7 @@ def with_trials(found: Tuning, plan: Plan, state: State, *, complete: bool, word
     """Measured beside predicted, and ranked anew: what was measured by that, what failed, then the others as
     predicted."""
     now = _median(state, 0)
-    if now is None:
+    if now is None or not any(r.place for r in state.runs):  # nothing to compare
         return found
     trials = {r.place: _trial(r, found.step_ms, state, now) for r in plan.rows if _runs(state, r.place)}
     rows = [replace(r, measured=trials.get(r.place)) for r in found.rows]
@@ -160,7 +160,7 @@ def with_trials(found: Tuning, plan: Plan, state: State, *, complete: bool, word
     return replace(
         found,
         rows=ranked,
-        verdict=verdict_measured(ranked),
+        verdict=verdict_measured(ranked, now),
         measuring=Measuring(
             command=words,
             rounds=plan.rounds,

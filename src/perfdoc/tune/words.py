@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from perfdoc.knobs.knob import DIALECT_TITLES
@@ -11,7 +12,7 @@ from perfdoc.reports.sections.section import Cell, Grid, Section, name, size, wo
 from perfdoc.reports.terminal import Lines, grid, paragraph
 from perfdoc.results.figures import UNKNOWN, count, per_cent, plural, signed_share, significant
 from perfdoc.results.figures import size as bytes_in_words
-from perfdoc.results.names import prose
+from perfdoc.results.names import prose, shorten
 from perfdoc.tune.result import Band, Change, Row, Tuning, to_take, value_words
 from perfdoc.tune.space import SHORT
 
@@ -108,7 +109,7 @@ def _to_set(found: Tuning) -> Section:
         grids.append(Grid(head=["setting", "now", "then", title], align="llln", rows=rows))
     return Section(
         key="to-set",
-        title=f"To set for #{best.place}" if best is not None else "To set",
+        title=f"To {_verb(best)} #{best.place}" if best is not None else "To set",
         sentences=[f"`{' '.join(written)}`"] if written and grids else [],
         grids=grids,
     )
@@ -165,7 +166,7 @@ def _measured(found: Tuning) -> Section:
             )
     said = [f"{plural(made.rounds, 'round')} with `{made.command}`"]
     if made.mean_error_frac is not None:
-        said.append(f"off by {per_cent(made.mean_error_frac)} of the step in the mean")
+        said.append(f"what was predicted is off by {per_cent(made.mean_error_frac)} in the mean")
         said.append(f"{made.in_bands} of {made.of} inside their band")
     if not made.complete:
         said.append("stopped before all runs were made: the same command goes on")
@@ -220,9 +221,10 @@ def _basis_words(found: Tuning) -> Iterator[str]:
         yield f"{note[:1].upper()}{note[1:]}{'' if note.endswith('.') else '.'}"
 
 
-def first_screen(found: Tuning, *, width: int = 100) -> str:
-    """The verdict, why, what to set and how to measure it, and as many rows as a screen has room for."""
-    best = to_take(found.rows)
+def first_screen(found: Tuning, paths: Sequence[str] = (), *, width: int = 100) -> str:
+    """The verdict, why, what to set and how to measure it, and as many rows as a screen has room for: of what
+    was run where anything was. paths: the captures as they were asked for."""
+    best, measured = to_take(found.rows), _measured(found)
     lines = paragraph(prose(found.verdict), width=width)
     why = [f"the model is off by {signed_share(found.model_error_frac, 2)} from the measured step"]
     if best is not None and len(best.parts) > 1:
@@ -230,31 +232,43 @@ def first_screen(found: Tuning, *, width: int = 100) -> str:
             f"{' '.join(_SHORT.get(k, k) for k in p.knobs)} {milliseconds(p.gain_ms)}" for p in best.parts
         )
         why.insert(0, f"of the gain, {', '.join(parts)}")
-    lines += paragraph(f"Why: {'; '.join(why)}.", width=width, hang="     ")
-    source = found.inputs[0] if len(found.inputs) == 1 else "BEFORE"
+    said = [f"Measured: {s}" for s in measured.sentences] or [f"Why: {'; '.join(why)}."]
+    lines += paragraph(prose(" ".join(said)), width=width, hang="     ")
     if best is not None:
-        lines.append(
-            f"Next: set for #{best.place} ({DIALECT_TITLES.get(found.dialect or '', 'canonical names')}):"
-        )
+        dialect = DIALECT_TITLES.get(found.dialect or "", "canonical names")
+        lines.append(f"Next: {_verb(best)} #{best.place} ({dialect}):")
         lines += [f"      {line}" for line in written_of(best)]
-        lines += paragraph(f"then measure it: `perfdoc diff {source} AFTER`", width=width, indent="      ")
+        if best.measured is None:
+            lines += ["      then measure it:", f"      perfdoc diff {_as_given(paths, width - 25)} AFTER"]
     else:
         lines += paragraph("Next: keep it; `perfdoc analyze` says what else costs time.", width=width)
     for note in [n for n in found.notes if "give --" in n][:2]:
         lines += paragraph(f"Unknown: {prose(note)}.", width=width, hang="  ")
-    table = _ranking(found, brief=True).grids[0]
+    table = (measured.grids or _ranking(found, brief=True).grids)[0]
     cells = [[cell.text for cell in row] for row in table.rows]
     room, most = _SCREEN_LINES - len(lines) - 3, len(cells)
     while len(drawn := grid(table.head, cells[:most], align=table.align, width=width)) > room and most > 2:
         most -= 1
     lines += ["", *drawn]
-    rest = [f"{plural(len(cells) - most, 'more row')}"] if most < len(cells) else []
+    rest = [plural(len(found.rows) - most, "more row")] if most < len(found.rows) else []
     rest += (
         [f"{count(n)} combinations left out"] if (n := sum(x.count for x in found.search.left_out)) else []
     )
-    said = "~ within the model's error. " if any(r.within_error and r.place for r in found.rows) else ""
-    lines += paragraph(f"{said}{''.join(f'{r}; ' for r in rest)}all: --full, or -o FOLDER.", width=width)
+    unsure = not measured.grids and any(r.within_error and r.place for r in found.rows)
+    sign = "~ within the model's error. " if unsure else ""
+    lines += paragraph(f"{sign}{''.join(f'{r}; ' for r in rest)}all: --full, or -o FOLDER.", width=width)
     return "\n".join(lines) + "\n"
+
+
+def _verb(row: Row) -> str:
+    """What to do with a row: one that may lose, and that nobody ran, is no advice to set it."""
+    return "try" if row.within_error and row.measured is None else "set for"
+
+
+def _as_given(paths: Sequence[str], room: int) -> str:
+    """One path as a shell takes it; BEFORE for several, and for one that would be cut or spelled anew."""
+    quoted = shlex.quote(paths[0]) if len(paths) == 1 else "BEFORE"
+    return quoted if len(quoted) <= room and shorten(quoted) == quoted else "BEFORE"
 
 
 def render_text(found: Tuning, *, width: int = 100) -> str:
