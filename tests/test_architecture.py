@@ -181,7 +181,7 @@ BUDGET = {
     "results": 3_859,  # one length for the step; a leak in words; slow steps; the what-if study
     "rules": 15_925,  # layers that a stage keeps; late ranks; eggs and finders of others' rules
     "simulator": 13_267,  # waits for absent ranks in full; uneven experts, groups apart; bands of late ranks
-    "src": 22_346,  # first screens of tune and diff, whose commands a shell takes; followed jobs
+    "src": 22_352,  # first screens of tune and diff, whose commands a shell takes; followed jobs
     "traces": 9_799,  # allocations in any capture; times in nanoseconds; columns read many rows at once
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }

@@ -16,6 +16,7 @@ from perfdoc.analyzers.efficiency.bounds import BOUNDS, KernelBounds
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.ledger.steps import StepLedgers
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.analyzers.pipeline.exchanges import Stretches
 from perfdoc.analyzers.pipeline.messages import Messages
 from perfdoc.analyzers.pipeline.operations import WAIT, RankOperations
 from perfdoc.analyzers.pipeline.passes import Passes
@@ -112,7 +113,7 @@ def check(value: Any, depth: int = 0, name: str = "") -> None:
         for length, names in [(None, list(arrays))] if groups is None else groups(value):
             _one_length(value, length, {n: arrays[n] for n in names})
         for array in arrays.values():
-            if array.ndim > 1 and not isinstance(value, KernelBounds | RankOperations):
+            if array.ndim > 1 and not isinstance(value, KernelBounds | RankOperations | Stretches):
                 raise ValueError(f"{type(value).__name__} has a table")
         for column, array in arrays.items():
             if (points_at := _INDICES.get((type(value), column))) is not None:
@@ -227,6 +228,11 @@ def _operations(operations: RankOperations) -> None:
         raise ValueError("operations have no names")
     if shape[0] and int(operations.duration_ns.min(initial=0)) < 0:
         raise ValueError("an operation ends before it begins")
+    stretches = operations.stretches
+    table = (len(stretches.of), shape[1] if len(stretches.of) else 0)
+    if stretches.takes_ns.shape != table or stretches.lasts_ns.shape != table:
+        raise ValueError("stretches between exchanges are of other steps")
+    _inside(stretches.of, 0, shape[0], "the work of a stretch")
 
 
 def _passes(passes: Passes) -> None:
