@@ -54,6 +54,19 @@ def test_this_process_works_too_and_results_come_in_order() -> None:
     assert came[0][1] == os.getpid()
 
 
+def _slow_elsewhere(home: int) -> int:
+    if os.getpid() != home:
+        time.sleep(0.3)
+    return os.getpid()
+
+
+def test_what_no_worker_has_begun_is_done_here() -> None:
+    """The first task is this process's in any case."""
+    home = os.getpid()
+    tasks = [Task(files=[], work=partial(_slow_elsewhere, home)) for _ in range(8)]
+    assert list(Processes(2).run(tasks)).count(home) > 1
+
+
 def test_captures_come_in_the_order_of_their_ranks(tmp_path: Path) -> None:
     """Whoever measures: which of two equals is named must not depend on files' order."""
     timeline = capture_timeline()

@@ -14,6 +14,7 @@ from perfdoc.tune.ranking import parts_of, tuning_of, verdict_of
 from perfdoc.tune.result import Band, Tuning, json_schema, to_json, to_take
 from perfdoc.tune.run import axes_for
 from perfdoc.tune.search import search
+from perfdoc.tune.space import GATHER
 from perfdoc.tune.words import first_screen, render_html, render_text, written_of
 from tests.tune.hand_job import job
 
@@ -24,6 +25,18 @@ def tuned(top: int = 10) -> Tuning:
     one = job(memory_bytes=80 * GIB)
     axes = axes_for(one, [], {})
     return tuning_of(one, axes, search(one, axes), top=top, inputs=["rank0.sqlite"])
+
+
+def test_what_is_on_and_not_shown_is_not_searched() -> None:
+    """The capture shows no early gather: it is to be tried, unless the configuration has it on."""
+    tried = []
+    for known in ({}, {GATHER: True}):
+        one = job(**known)
+        made = one.models.model
+        sharded = replace(made, settings=replace(made.settings, sharded_optimizer=True))
+        one = replace(one, models=replace(one.models, model=sharded))
+        tried.append(axes_for(one, [], {}).values["overlap_gather"])
+    assert tried == [[False, True], [False]]
 
 
 def test_rows_rise_and_begin_with_the_unchanged_job() -> None:
