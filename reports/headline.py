@@ -44,13 +44,14 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
         if len(ranks) > 1 and mean != round(fmean(steps)):
             notes = [f"mean of the longest rank, all ranks {duration(round(fmean(steps)))}"]
         other = brief(longest_step_ns(ranks))
-        other = f"mean; longest rank {other}" if other != brief(mean) else ""
-        other = f"mean; median {brief(middle)}" if apart(middle, mean) else other
-        notes += [other.removeprefix("mean; ")] if other else []
+        other = f"longest rank {other}" if other != brief(mean) else ""
+        other = f"median {brief(middle)}" if apart(middle, mean) else other
+        notes += [other] if other else []
         if duration(min(steps)) != duration(max(steps)):
             notes.append(f"{duration(min(steps))} to {duration(max(steps))}")
+        beside = f"mean; {other}" if other else ""
         return Figure(
-            label="Step time", value=duration(mean), notes=notes, key="", ns=mean, known=True, beside=other
+            label="Step time", value=duration(mean), notes=notes, key="", ns=mean, known=True, beside=beside
         )
     lengths = [rank.window.duration_ns for rank in ranks]
     longest = max(lengths)

@@ -193,14 +193,17 @@ def _against_largest_loss(diagnosis: Diagnosis) -> str:
 
 
 _TIME_BESIDE = "Analyse a trace of the job beside it: it tells what less memory would cost in time."
-_LATER = {
-    True: "call `torch.cuda.profiler.start()` at step 10 and `.stop()` at step 15, an NVTX range around each "
-    "step, then `perfdoc analyze later.nsys-rep`. Run: "
-    "`nsys profile -o later -t cuda,nvtx -c cudaProfilerApi python train.py`",
-    False: "call `profiler.step()` after each step and give the profiler: "
-    "`schedule=torch.profiler.schedule(wait=10, warmup=2, active=4)`",
-}
-"""By whether the capture is Nsight's."""
+_LATER_NSYS = (
+    "call `torch.cuda.profiler.start()` at step 10 and `.stop()` at step 15, an NVTX range around each step, "
+    "then `perfdoc analyze later.nsys-rep`. Run: `nsys profile -o later {} train.py`"
+)
+_OF_ONE = "-t cuda,nvtx -c cudaProfilerApi python"
+_OF_ALL = "-c cudaProfilerApi torchrun --nproc-per-node {}"
+"""For a capture of all ranks: what nsys records by default needs no option, and the command one line."""
+_LATER_TORCH = (
+    "call `profiler.step()` after each step and give the profiler: "
+    "`schedule=torch.profiler.schedule(wait=10, warmup=2, active=4)`"
+)
 
 
 def next_capture(diagnosis: Diagnosis) -> str:
@@ -229,12 +232,8 @@ def next_capture(diagnosis: Diagnosis) -> str:
 
 
 def _later(diagnosis: Diagnosis) -> str:
-    said = _LATER[all(source.format.startswith("nsys") for source in diagnosis.inputs)]
+    if not all(source.format.startswith("nsys") for source in diagnosis.inputs):
+        return _LATER_TORCH
     ranks, job = len(diagnosis.ranks), diagnosis.job
-    if job is None or job.world_size != ranks or not ranks > len(diagnosis.inputs) == 1:
-        return said
-    return said.replace("-t cuda,nvtx -c cudaProfilerApi python", _ALL_OF_ONE.format(ranks))
-
-
-_ALL_OF_ONE = "-c cudaProfilerApi torchrun --nproc-per-node {}"
-"""For a capture of all ranks: what nsys records by default needs no option, and the command one line."""
+    all_in_one = job is not None and job.world_size == ranks > len(diagnosis.inputs) == 1
+    return _LATER_NSYS.format(_OF_ALL.format(ranks) if all_in_one else _OF_ONE)

@@ -29,7 +29,7 @@ _OTHER_WORK = {
 
 def first_screen(diff: Diff, *, width: int = 100) -> str:
     """At most 24 lines of 80 columns, unless names are long; all of it is `render_text`."""
-    by_log = sections.logged_first(diff.noise, diff.logged).removesuffix(" With the profiler: ")
+    by_log = sections.logged_first(diff.noise, diff.logged)
     opening = sections.opening(diff.basis, diff.mean, diff.ranks_compared)
     lines = paragraph(prose(by_log or opening), width=width)
     why = sections.where(diff.leaves, diff.ranks_compared).strip()
@@ -74,10 +74,9 @@ def next_step(diff: Diff) -> str:
         return f"capture {_STEPS} steps or more of every rank on both sides ({why}), and compare again."
     longer = (diff.logged.median if by_log and diff.logged is not None else diff.mean).change_ns > 0
     if not longer:
-        against = [what for code, what in _OTHER_WORK.items() if code in {flag.code for flag in diff.flags}]
-        if against:
-            return f"{against[0]}."
-        return "keep the change; in CI `perfdoc gate record` begins a baseline that holds it."
+        codes = {flag.code for flag in diff.flags}
+        keep = "keep the change; in CI `perfdoc gate record` begins a baseline that holds it"
+        return f"{next((what for code, what in _OTHER_WORK.items() if code in codes), keep)}."
     settings = _made(diff.configuration.settings)
     if not settings:
         after = _pasted(shlex.join(words_of(diff.after.path)), "AFTER")

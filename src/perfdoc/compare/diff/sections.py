@@ -92,10 +92,10 @@ def logged_sentence(found: Logged) -> str:
 
 
 def logged_first(noise: Noise, logged: Logged | None) -> str:
-    """What begins the verdict where steps without the profiler changed and those with it may be noise."""
+    """What is said before steps with the profiler, where those without it changed and these may be noise."""
     if logged is None or logged.low_ns is None or logged.within_noise or not noise.within_noise:
         return ""
-    return f"L{logged_sentence(logged)[1:]}. With the profiler: "
+    return f"L{logged_sentence(logged)[1:]}."
 
 
 def where(leaves: Sequence[Leaf], ranks: int) -> str:

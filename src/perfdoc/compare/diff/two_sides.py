@@ -256,9 +256,10 @@ def compare(before: Loaded, after: Loaded) -> Diff:
     outcome = _outcome(total, noise)
     kernels = kernel_rows(before, after, pairs, basis)
     logged = compare_logged(before.logged_ns, after.logged_ns)
+    said = [logged_first(noise, logged), verdict(outcome, basis, mean, noise, leaves, len(pairs))]
     return Diff(
         perfdoc_version=__version__,
-        verdict=logged_first(noise, logged) + verdict(outcome, basis, mean, noise, leaves, len(pairs)),
+        verdict=" With the profiler: ".join(filter(None, said)),
         outcome=outcome,
         basis=basis,
         before=_side(before),
