@@ -9,33 +9,36 @@ OUT ?= perfdoc-report
 # Another build of PyTorch than the index's own: `make run TORCH=cpu` takes a tenth of the download.
 TORCH ?=
 
+# A program takes up to three times as long where its bytecode is not kept, which some images forbid.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: run demo test test-all fuzz lint install install-train install-dev install-all
 .PHONY: bench docs pictures site package clean
 
 # Installs what follows it. pip draws its downloads, and is silent while it unpacks, which takes a minute of PyTorch.
+# It would compile every module, which takes twice as long as to unpack them; Python compiles the few that are used.
 PIP = @echo 'installing into $(VENV): $(@F:.installed%=perfdoc%)'; (while sleep 3; do printf .; done) & beat=$$!; \
-	trap 'kill $$beat' EXIT; trap 'exit 130' INT; $(BIN)/python -m pip install --disable-pip-version-check
+	trap 'kill $$beat' EXIT; trap 'exit 130' INT; \
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile
 TORCH_VERSION = $(shell sed -n 's/^torch==//p' constraints.txt)
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+# Written last where an environment is made.
+$(BIN)/pip:
 	@echo 'making an environment in $(VENV)'; $(PYTHON) -m venv $(VENV)
-	$(PIP) -c constraints.txt -e .
-	@touch $@
 
-# Apart from the above, because PyTorch is large and reading a trace needs none of it.
-$(VENV)/.installed-train: $(VENV)/.installed
+# In one call each, and PyTorch apart from the rest, because it is large and reading a trace needs none of it.
+STAMPS := $(addprefix $(VENV)/.installed,-all -train -dev)
+$(VENV)/.installed-train: EXTRAS = [train]
+$(VENV)/.installed-dev: EXTRAS = [dev]
+$(VENV)/.installed-all: EXTRAS = [dev,train]
+$(VENV)/.installed-all: HOLDS = $(STAMPS)
+
+$(VENV)/.installed $(STAMPS): pyproject.toml constraints.txt | $(BIN)/pip
 ifneq ($(TORCH),)
-	$(PIP) torch==$(TORCH_VERSION) --index-url https://download.pytorch.org/whl/$(TORCH)
+	$(if $(findstring train,$(EXTRAS)),$(PIP) torch==$(TORCH_VERSION) --index-url https://download.pytorch.org/whl/$(TORCH))
 endif
-	$(PIP) -c constraints.txt -e '.[train]'
-	@touch $@
-
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) -c constraints.txt -e '.[dev]'
-	@touch $@
-
-$(VENV)/.installed-all: $(VENV)/.installed-train $(VENV)/.installed-dev
-	@touch $@
+	$(PIP) -c constraints.txt -e '.$(EXTRAS)'
+	@touch $@ $(HOLDS) $(VENV)/.installed
 
 install: $(VENV)/.installed
 install-train: $(VENV)/.installed-train
@@ -68,9 +71,6 @@ WORKERS ?= 2
 # The slow tests as well, and several times as many random cases as `make test` draws.
 test: WHICH = -m 'not slow'
 test-all: export PERFDOC_TESTS = all
-
-# A program that a test starts takes three times as long where its bytecode is not kept, which some images forbid.
-test test-all: export PYTHONDONTWRITEBYTECODE =
 
 # Lint runs beside the tests, and what it said comes after theirs. Either fails the target.
 test test-all: install-all
