@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from perfdoc.knobs.knob import Dialect, Knob, Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.naming.places import STEM
 
+Way = Literal["option", "variable", "left out", "code", ""]
+"""Where a setting is written: on a command line or in a configuration's file; in the environment; nowhere, an
+option goes; in the trainer's own program. Empty: that framework has no such knob."""
 _TORCHS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """torchtitan names formats as PyTorch does."""
 
@@ -18,39 +22,45 @@ def as_written(name: str, value: Value, dialect: Dialect | None) -> str:
     >>> as_written("apply_rope_fusion", False, "megatron_lm")
     '--no-rope-fusion'
     """
+    return way_and_words(name, value, dialect)[1]
+
+
+def way_and_words(name: str, value: Value, dialect: Dialect | None) -> tuple[Way, str]:
+    """As `as_written`, with where that is written."""
     knob = catalogue()[name]
     if knob.spelled("env"):
         variable = knob.spelled("env")[0].name
-        return f"unset {variable}" if value is None else f"{variable}={_text(value)}"
+        return "variable", f"unset {variable}" if value is None else f"{variable}={_text(value)}"
     if dialect == "env":
-        return ""  # a name that no program looks for in its environment
+        return "", ""  # a name that no program looks for in its environment
     if dialect in (None, "perfdoc"):
-        return f"{name}={_text(value)}"
+        return "option", f"{name}={_text(value)}"
     spellings = knob.spelled(dialect or "")
     if not spellings:
         return _under_its_old_name(knob, value, dialect or "")
-    if dialect == "torchtitan" and knob.type == "dtype":
-        return at_path(spellings[0].name, _TORCHS.get(str(value), value))
+    path = spellings[0].name
     if dialect != "megatron_lm":
-        return at_path(spellings[0].name, value)
+        titans = dialect == "torchtitan" and knob.type == "dtype"
+        words = at_path(path, _TORCHS.get(str(value), value) if titans else value)
+        return "code" if _in_code(path) else "option", words
     if knob.type == "bool":
         for spelling in spellings:
             if (spelling.means is None and value is True) or spelling.means is value:
-                return spelling.name
-        return "leave out " + " and ".join(s.name for s in spellings)
+                return "option", spelling.name
+        return "left out", "leave out " + " and ".join(s.name for s in spellings)
     if value is None:
-        return f"leave out {spellings[0].name}"
+        return "left out", f"leave out {path}"
     words = " ".join(_text(v) for v in value) if isinstance(value, tuple) else _quoted(value)
-    return f"{spellings[0].name} {words}"
+    return "option", f"{path} {words}"
 
 
-def _under_its_old_name(knob: Knob, value: Value, dialect: str) -> str:
+def _under_its_old_name(knob: Knob, value: Value, dialect: str) -> tuple[Way, str]:
     """Where a framework still has a switch for one value of what others name anew; else empty."""
     for former in knob.former:
         for old, new in former.values.items():
             if dialect in former.current and new == value:
-                return f"{_OF_THE_MODEL[dialect]}{former.name}={str(old).lower()}"
-    return ""
+                return "option", f"{_OF_THE_MODEL[dialect]}{former.name}={str(old).lower()}"
+    return "", ""
 
 
 _OF_THE_MODEL = {"nemo": "model.config."}
@@ -64,11 +74,17 @@ def at_path(path: str, value: Value) -> str:
     >>> at_path("TransformerConfig.cuda_graph_impl", "local")
     "TransformerConfig(cuda_graph_impl='local')"
     """
-    owner, _, field = path.rpartition(".")
-    if owner and "." not in owner and (owner[0].isupper() or owner == "initialize_model_parallel"):
+    if _in_code(path):
+        owner, _, field = path.rpartition(".")
         return f"{owner}({field}={list(value) if isinstance(value, tuple) else value!r})"
     adds = "++" if ".override_" in path else ""  # a key that verl's own configuration does not have
     return f"{adds}{path}={_quoted(value)}"
+
+
+def _in_code(path: str) -> bool:
+    """Whether it starts at a class or a function, which takes it as an argument."""
+    owner, _, _ = path.rpartition(".")
+    return bool(owner) and "." not in owner and (owner[0].isupper() or owner == "initialize_model_parallel")
 
 
 def like(written: str, name: str) -> str:

@@ -11,6 +11,7 @@ from perfdoc.reports.over_ranks import device_word
 from perfdoc.results import Diagnosis, Job, Rank
 from perfdoc.results.figures import brief, count, flops, plural, size
 from perfdoc.results.names import base_name, shorten
+from perfdoc.results.ranks import ASKED_FOR, NO_STEPS
 from perfdoc.results.roles import RolesAnalysis, length_ns
 
 PEAK_NAMES: Mapping[str | None, str] = MappingProxyType(
@@ -134,7 +135,6 @@ def _job(job: Job) -> Iterator[tuple[str, str, str]]:
 _MUCH_FRAC = 0.95
 """Of what was captured: a window of less is a part of it."""
 _NO_STEPS = "no range names a step"
-_NO_STEPS_NAMED = "names a step"
 
 
 def analysed_line(diagnosis: Diagnosis) -> str:
@@ -182,16 +182,16 @@ def _capture(ranks: Sequence[Rank]) -> str:
     start_ups = [rank.window.start_up for rank in ranks]
     after = any(start_up is not None and start_up.left_out for start_up in start_ups)
     what = "what follows start-up" if after else "the whole capture"
-    if all(r.window.reason.startswith("given") for r in ranks):
+    if all(r.window.reason == ASKED_FOR for r in ranks):
         return what
-    others = [r.window.reason for r in ranks if _NO_STEPS_NAMED not in r.window.reason]
+    others = [r.window.reason for r in ranks if r.window.reason != NO_STEPS]
     return f"{what} ({shorten(others[0], 120) if others else _NO_STEPS})"
 
 
 def _offered(ranks: Sequence[Rank]) -> str:
     """What could be analysed in place of the whole capture: an option last, whole, with nothing behind it."""
     found = [r.window.proposals[0] for r in ranks if r.window.kind == "capture" and r.window.proposals]
-    if not found or all(r.window.reason.startswith("given") for r in ranks):
+    if not found or all(r.window.reason == ASKED_FOR for r in ranks):
         return ""
     names = " + ".join(f"`{shorten(name, 48)}`" for name in found[0].names[:1])
     more = f" and {len(found[0].names) - 1} more" if found[0].names[1:] else ""

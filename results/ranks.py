@@ -38,6 +38,11 @@ class Step:
         return self.start_ns + self.duration_ns
 
 
+ASKED_FOR = "given with --window capture"
+NO_STEPS = "no range in the capture names a step"
+"""Why a window is the whole capture; other reasons are words of their own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Window:
     """The part of a device's time that the ledger partitions, on the capture's clock."""

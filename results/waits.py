@@ -98,19 +98,19 @@ LateCause = Literal[
 ]
 LATE_WORDS: Mapping[LateCause, str] = MappingProxyType(
     {
-        "compute": "computes longer",
+        "compute": "computes longer than the others",
         "waiting": "waits in another dimension and only passes the delay on",
         "before": "begins later",
         "host": "is launched late by its host",
-        "gc": "collects garbage for longer",
-        "data": "waits for data for longer",
-        "dependency": "waits for its own streams for longer",
-        "launch_latency": "waits for launches for longer",
-        "copies": "waits for copies for longer",
+        "gc": "collects garbage for longer than the others",
+        "data": "waits for data for longer than the others",
+        "dependency": "waits for its own streams for longer than the others",
+        "launch_latency": "waits for launches for longer than the others",
+        "copies": "waits for copies for longer than the others",
         "other": "is late for no single cause: compare host, data loading and garbage collection",
     }
 )
-"""What a late rank does, beyond the others; behind its name."""
+"""What a late rank does; behind its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +255,10 @@ class PipelineStage:
     backward_ns: int | None
     phase_source: str
     """How the first and the last pass are known: `ranges` or `messages`."""
+
+
+BY_NUMBERS = "rank numbers, stages outermost"
+"""`PipelineAnalysis.sources["stages"]` where no group said so."""
 
 
 @dataclass(frozen=True, kw_only=True)

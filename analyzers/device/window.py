@@ -24,7 +24,7 @@ from perfdoc.analyzers.device.marks import (
 from perfdoc.analyzers.device.range_names import KnownRanges, ranges_matching
 from perfdoc.records import dataclass
 from perfdoc.results.figures import brief, per_cent, plural
-from perfdoc.results.ranks import Step, Window
+from perfdoc.results.ranks import ASKED_FOR, NO_STEPS, Step, Window
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import Bool
 
@@ -105,7 +105,7 @@ def find_window(
     if asked is not None and request.step_pattern is None:
         return _window("user", *asked, why), _NO_RANGES
     if request.whole_capture and request.step_pattern is None:
-        return _capture(activity, "given with --window capture")
+        return _capture(activity, ASKED_FOR)
     source, rows = _step_ranges(trace, activity, request.step_pattern, known)
     if asked is not None:
         begin = trace.ranges.start_ns[rows]
@@ -119,7 +119,7 @@ def find_window(
             )
         marks = iterations(trace, activity)
         if marks is None:
-            return _capture(activity, "no range in the capture names a step")
+            return _capture(activity, NO_STEPS)
         source, count = "each ends with Optimizer.step", len(marks.names)
     else:
         marks, restored = with_lost(marked(trace, rows))

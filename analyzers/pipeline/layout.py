@@ -16,6 +16,7 @@ import numpy as np
 from perfdoc.analyzers.pipeline.passes import leading_forwards, numbered_micro_batches
 from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.records import dataclass
+from perfdoc.results.waits import BY_NUMBERS
 from perfdoc.traces.job_facts import JobFacts
 
 Takes = float | Sequence[float]
@@ -268,7 +269,7 @@ def find_pipelines(
             stages = {i: stage for i, _, stage in placed if stage is not None}
             # What is left of a number beside its stage is the same in one pipeline.
             keys = {i: n % (world // pp) for i, n, stage in placed if stage is not None}
-            source = "rank numbers, stages outermost"
+            source = BY_NUMBERS
     found: dict[object, dict[int, int]] = defaultdict(dict)
     for i, key in keys.items():
         found[key].setdefault(stages[i], i)

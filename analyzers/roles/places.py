@@ -15,7 +15,7 @@ from math import prod
 from perfdoc.records import dataclass
 from perfdoc.results.headline import Job
 from perfdoc.results.ranks import Rank
-from perfdoc.results.waits import PipelineAnalysis
+from perfdoc.results.waits import BY_NUMBERS, PipelineAnalysis
 
 _ORDER = ("tp", "cp", "dp", "pp")
 """From the fastest to the slowest."""
@@ -60,7 +60,7 @@ def place_ranks(ranks: Sequence[Rank], job: Job | None, pipeline: PipelineAnalys
     by_rank = {row.rank: row.stage for row in pipeline.stages if row.rank is not None}
     measured = [by_label.get(rank.label) if rank.rank is None else by_rank.get(rank.rank) for rank in ranks]
     roles = {row.stage: row.role for row in pipeline.stages if row.stage is not None}
-    by_number = pipeline.sources.get("stages", "").startswith("rank numbers")
+    by_number = pipeline.sources.get("stages") == BY_NUMBERS
     counted = any(stage is not None for stage in measured) and not by_number
     refuted = _place_by_groups(ranks, roles, pipeline.pp, groups)
     unplaced = Places(stage=measured, stage_role=roles, counted=counted)

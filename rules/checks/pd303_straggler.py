@@ -19,6 +19,7 @@ from perfdoc.rules.facts.culprit import cause_of, gain_of, leading, waits_in
 from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, late_hosts, look_at_gpu, who
 from perfdoc.rules.facts.degrees import PP
 from perfdoc.rules.facts.late_work import longer_times, work_words
+from perfdoc.simulator.replay.proposals import change_title
 
 
 def _cause(case: Case) -> WhatIfCause | None:
@@ -194,8 +195,6 @@ def _where_to_look(case: Case, named: Sequence[Straggler]) -> Iterator[str]:
         does = LATE_WORDS[cause]
         if cause == "other":
             does = "computes no longer than the others and does not wait for them"
-        elif does.endswith("longer"):
-            does += " than the others"
         each = "it" if len(names) == 1 else "each"
         check = _CHECK.get(cause) or LOOK_AT_HOST
         if cause == "compute":
@@ -233,8 +232,6 @@ def _blames(case: Case, named: Sequence[Straggler]) -> str:
     ratio = longer_times(case, first.name) if first.cause == "compute" and not others else None
     if ratio is not None:
         said = f"computes {significant(ratio)} times as long as its peers"
-    elif said.endswith("longer"):
-        said += " than the others"
     return f"{names[0].upper()}{names[1:]} {said}"
 
 
@@ -260,8 +257,9 @@ def _prediction(case: Case, straggler: Straggler) -> Prediction | None:
     only. None where it is late for another cause, which that does not take away."""
     if straggler.cause != "compute":
         return None
-    found = case.prediction(f"without_straggler_{straggler.dimension}")
-    ours = found is not None and found.change.startswith(f"{straggler.name} as fast as ")
+    key = f"without_straggler_{straggler.dimension}"
+    found = case.prediction(key)
+    ours = found is not None and found.change == change_title(key, straggler.name)
     return found if ours and found is not None and found.mid_ns is not None else None
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from perfdoc.compare.verify.rerun import StoppedError
 from perfdoc.diagnose.asked import UserError
+from perfdoc.knobs.knob import Dialect, Value
+from perfdoc.knobs.writing import Way, way_and_words
 from perfdoc.tune.command import FailedRunError, NoStepTimesError, own_command, settings_words
 from perfdoc.tune.ranking import tuning_of
 from perfdoc.tune.result import Change, Row, Tuning, to_take
@@ -125,6 +127,42 @@ def test_what_was_run_is_advised_by_what_was_measured(
         assert "To set for #1" in full
 
 
+class InTurn(Planted):
+    """Takes what is planted for a place, run after run."""
+
+    def __init__(self, times: dict[int, list[float]]) -> None:
+        super().__init__({})
+        self.runs = {place: iter(each) for place, each in times.items()}
+
+    def run(self, row: Row, path: Path) -> float:
+        return next(self.runs[row.place])
+
+
+@pytest.mark.parametrize(
+    ("times", "taken", "said"),
+    [
+        # Of medians 9.5 and 10 ms: some runs of it are slower than some unchanged ones.
+        ({0: [10.2, 9.8], 1: [9.9, 9.1], 2: [12.0, 12.0]}, None, "surely"),
+        ({0: [10.2, 9.8], 1: [9.7, 9.3], 2: [12.0, 12.0]}, 1, "9.5 ms a step instead of 10"),
+        ({0: [10.2, 9.8], 1: [9.7, 9.3], 2: [9.6, 9.5]}, 1, "overlap those of #2"),
+        # The lower median scatters into the unchanged runs; the other one does not.
+        ({0: [10.2, 9.8], 1: [9.9, 8.1], 2: [9.6, 9.5]}, 2, "9.55 ms a step instead of 10"),
+    ],
+)
+def test_runs_that_overlap_are_not_faster(
+    tmp_path: Path, times: dict[int, list[float]], taken: int | None, said: str
+) -> None:
+    found = tuned()
+    plan = plan_of(found, tmp_path)
+    state, _ = measure(plan, state_of(plan), InTurn(times), quiet)
+    after = with_trials(found, plan, state, complete=True, words="planted")
+    best, screen = to_take(after.rows), first_screen(after, width=80)
+    assert (best and best.changes) == (taken and found.rows[taken].changes)
+    assert said in after.verdict
+    assert max(map(len, screen.splitlines())) <= 80
+    assert "9.8 to 10.2 ms" in screen
+
+
 def test_the_first_screen_shows_what_was_measured(tmp_path: Path) -> None:
     """Twice as slow as unchanged where a gain was predicted: no band holds it."""
     found = tuned()
@@ -138,7 +176,7 @@ def test_the_first_screen_shows_what_was_measured(tmp_path: Path) -> None:
     said = " ".join(" ".join(lines).split())
     assert f"off by {100 * off:.1f} % in the mean; 0 of 2 inside their band; stopped before" in said
     assert "Why: " not in said  # the model's error on what it was made from
-    steps = [line.split(" ms")[-2].strip() for line in lines if line.split()[:1] in (["now"], ["1"], ["2"])]
+    steps = [line.split(" ms")[1].strip() for line in lines if line.split()[:1] in (["now"], ["1"], ["2"])]
     assert steps == ["10", "20", "21"]  # the measured ones beside the predicted
     assert "more row" not in said
     assert len(lines) <= 24
@@ -210,8 +248,8 @@ def script(tmp_path: Path, body: str) -> str:
     return f"{sys.executable} {path} {{settings}}"
 
 
-def change(written: str) -> Change:
-    return Change(knob="micro_batch_size", before=1, after=2, written=written)
+def change(written: str, way: Way = "option") -> Change:
+    return Change(knob="micro_batch_size", before=1, after=2, written=written, way=way)
 
 
 def test_a_command_is_given_the_settings_and_its_times_are_read(tmp_path: Path) -> None:
@@ -248,10 +286,18 @@ def test_a_command_that_does_not_end_is_ended(tmp_path: Path) -> None:
 
 
 def test_settings_that_no_option_says() -> None:
-    assert settings_words([change("--a 1"), change(""), change("x.y=[1,2]")]) == "--a 1 'x.y=[1,2]'"
-    for written in ("leave out --no-overlap", "TransformerConfig(a=1)"):
+    said = [change("--a 1"), change("", ""), change("x.y=[1,2]"), change("--layout 'Et|tL'")]
+    assert settings_words(said) == "--a 1 'x.y=[1,2]' --layout 'Et|tL'"
+    ways: dict[tuple[str, Value, Dialect], Way] = {
+        ("apply_rope_fusion", True, "megatron_lm"): "left out",
+        ("cuda_graph_impl", "local", "megatron_core"): "code",
+        ("cuda_device_max_connections", 1, "megatron_lm"): "variable",
+    }
+    for (knob, value, dialect), way in ways.items():
+        found, written = way_and_words(knob, value, dialect)
+        assert found == way
         with pytest.raises(FailedRunError, match="no"):
-            settings_words([change(written)])
+            settings_words([change(written, found)])
 
 
 @pytest.mark.parametrize(

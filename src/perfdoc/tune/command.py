@@ -122,12 +122,10 @@ def settings_words(changes: Sequence[Change]) -> str:
     """Settings as words of a command line. Raises FailedRunError where one cannot be said so."""
     words: list[str] = []
     for change in changes:
-        if not change.written:
-            continue
-        if change.written.startswith("leave out ") or "(" in change.written:
+        if change.way not in ("option", ""):
             raise FailedRunError(f"is not said by an option, so {PLACE} cannot hold it: {change.written}")
-        words += change.written.split(" ")
-    return " ".join(shlex.quote(w) for w in words)
+        words += shlex.split(change.written)
+    return shlex.join(words)
 
 
 def _number(text: str | None) -> float | None:

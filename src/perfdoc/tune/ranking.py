@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from perfdoc.knobs.knob import Value
-from perfdoc.knobs.writing import as_written
+from perfdoc.knobs.writing import way_and_words
 from perfdoc.results.figures import signed_share, significant
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.tune.job import Job
@@ -19,16 +19,20 @@ from perfdoc.tune.result import (
     Search,
     Settings,
     Tuning,
+    is_faster,
+    those_run,
     to_take,
     value_words,
 )
 from perfdoc.tune.search import Searched, Tried
-from perfdoc.tune.space import FIELD_OF, Axes, Point, point_of, settings_of
+from perfdoc.tune.space import DP, FIELD_OF, SHORT, Axes, Point, point_of, settings_of
 from perfdoc.version import __version__
 
 _MS = 1e6
 _SAME_FRAC = 0.0025
 """Of the step: a change that brings less beside others is within the noise of any measurement."""
+SHORT_OF: Mapping[str, str] = {key: short for short, key in SHORT.items()} | {DP: "dp"}
+"""Settings in the words that the options take."""
 _TOGETHER = {"first": "last", "last": "first"}
 
 
@@ -91,37 +95,42 @@ def verdict_of(rows: Sequence[Row]) -> str:
     )
     sure = "; within the model's error" if best.within_error else ""
     more = "; #1 may bring more, and may lose: within the model's error" if best.place > 1 else ""
-    return f"{gain} with {_in_words(best)}{sure}{more}."
+    return f"{gain} with {changes_words(best.changes)}{sure}{more}."
 
 
 def verdict_measured(rows: Sequence[Row], now_ms: float) -> str:
     """The best configuration of those that were run. now_ms: a step of the unchanged one."""
-    best = to_take(rows)
-    took = None if best is None or best.measured is None else best.measured.step_ms
-    if best is None or took is None:
-        step = significant(now_ms, 4)
+    best, (_, *others), step = to_take(rows), those_run(rows), significant(now_ms, 4)
+    trial = next((t for row, t in others if row is best), None)
+    if best is not None and trial is not None and trial.step_ms is not None:
+        alike = ", ".join(f"#{row.place}" for row, t in others if row is not best and not is_faster(trial, t))
+        return (
+            f"{significant(trial.step_ms, 4)} ms a step instead of {step} "
+            f"({signed_share(trial.step_ms / now_ms - 1)}), measured, with {changes_words(best.changes)}"
+            f"{f'; its runs overlap those of {alike}' if alike else ''}."
+        )
+    median = others[0][1].step_ms if others else None
+    if median is None or median >= now_ms:
         return f"Nothing that was run beats the current configuration: {step} ms a step, measured."
     return (
-        f"{significant(took, 4)} ms a step instead of {significant(now_ms, 4)} "
-        f"({signed_share(took / now_ms - 1)}), measured, with {_in_words(best)}."
+        f"Nothing that was run is surely faster than the current configuration, {step} ms a step: the "
+        f"quickest took {significant(median, 4)}, and runs of both overlap. More of them may tell: --rounds."
     )
 
 
-def _in_words(row: Row) -> str:
-    return ", ".join(f"{c.knob}={value_words(c.after)}" for c in row.changes)
+def changes_words(changes: Sequence[Change]) -> str:
+    """`vpp=10`: the settings that were searched; what follows from them is left to the list of all."""
+    known = [c for c in changes if c.knob in SHORT_OF] or list(changes)
+    return " ".join(f"{SHORT_OF.get(c.knob, c.knob)}={value_words(c.after)}" for c in known) or "unchanged"
 
 
 def changes_in(job: Job, changes: Mapping[str, Value]) -> list[Change]:
     """With what holds now, and as it is written."""
-    return [
-        Change(
-            knob=knob,
-            before=_now(job, knob),
-            after=value,
-            written=as_written(knob, value, job.configuration.dialect),
-        )
-        for knob, value in changes.items()
-    ]
+    found = []
+    for knob, value in changes.items():
+        way, words = way_and_words(knob, value, job.configuration.dialect)
+        found.append(Change(knob=knob, before=_now(job, knob), after=value, written=words, way=way))
+    return found
 
 
 def _now(job: Job, knob: str) -> Value:

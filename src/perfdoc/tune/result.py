@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from perfdoc.knobs.writing import Way
 from perfdoc.records import dataclass
 from perfdoc.results.type_schema import schema_of
 
-SCHEMA_VERSION = "3.0"
+SCHEMA_VERSION = "3.1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,8 @@ class Change:
     after: Any
     written: str
     """Ready to paste, in the dialect of the job; empty where that framework derives it."""
+    way: Way
+    """Where that is written; empty as well where nothing is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,13 +192,22 @@ def value_words(value: object) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def those_run(rows: Sequence[Row]) -> list[tuple[Row, Trial]]:
+    """Those that ended well: the unchanged one, then by rising median, as `rows` are."""
+    return [(r, r.measured) for r in rows if r.measured is not None and r.measured.step_ms is not None]
+
+
+def is_faster(one: Trial, other: Trial) -> bool:
+    """Whether each of its runs was quicker than every run of the other."""
+    return one.high_ms is not None and other.low_ms is not None and one.high_ms < other.low_ms
+
+
 def to_take(rows: Sequence[Row]) -> Row | None:
-    """Of those that were run the quickest, the unchanged one among them. Where none was run, the best row
-    whose band holds no loss, else the best that gains. None: keep what is."""
-    ran = [(r.measured.step_ms, r) for r in rows if r.measured is not None and r.measured.step_ms is not None]
-    if ran:
-        _, best = min(ran, key=lambda one: one[0])
-        return best if best.place else None
+    """Of those that were run the quickest whose runs were all quicker than any unchanged one. Where none was
+    run, the best row whose band holds no loss, else the best that gains. None: keep what is."""
+    if ran := those_run(rows):
+        (_, now), *others = ran
+        return next((row for row, trial in others if is_faster(trial, now)), None)
     gains = [r for r in rows if r.place and r.gain_ms.mid > 0]
     return next((r for r in gains if not r.within_error), gains[0] if gains else None)
 

@@ -13,10 +13,9 @@ from perfdoc.reports.terminal import Lines, grid, paragraph
 from perfdoc.results.figures import UNKNOWN, count, per_cent, plural, signed_share, significant
 from perfdoc.results.figures import size as bytes_in_words
 from perfdoc.results.names import prose, shorten
-from perfdoc.tune.result import Band, Change, Row, Tuning, to_take, value_words
-from perfdoc.tune.space import SHORT
+from perfdoc.tune.ranking import SHORT_OF, changes_words
+from perfdoc.tune.result import Band, Row, Tuning, to_take, value_words
 
-_SHORT = {key: short for short, key in SHORT.items()} | {"data_parallel_size": "dp"}
 _PARTS_MOST = 5
 """Rows whose changes are taken apart."""
 _LEFT_OUT_MOST = 12
@@ -46,14 +45,11 @@ def milliseconds(value: float | None) -> str:
 
 def band(value: Band) -> str:
     """From the least to the most."""
-    low, high = milliseconds(value.low), milliseconds(value.high)
-    return f"{low.removesuffix(' ms')} to {high}"
+    return _from_to(value.low, value.high)
 
 
-def changes_words(changes: Sequence[Change]) -> str:
-    """`vpp=10`: the settings that were searched; what follows from them is left to the list of all."""
-    known = [c for c in changes if c.knob in _SHORT] or list(changes)
-    return " ".join(f"{_SHORT.get(c.knob, c.knob)}={value_words(c.after)}" for c in known) or "unchanged"
+def _from_to(low: float, high: float) -> str:
+    return f"{milliseconds(low).removesuffix(' ms')} to {milliseconds(high)}"
 
 
 def _ranking(found: Tuning, *, brief: bool = False) -> Section:
@@ -132,7 +128,7 @@ def _parts(found: Tuning) -> Section:
                 align="nrr",
                 rows=[
                     [
-                        name(" ".join(_SHORT.get(k, k) for k in part.knobs)),
+                        name(" ".join(SHORT_OF.get(k, k) for k in part.knobs)),
                         word(milliseconds(part.gain_ms)),
                         word(signed_share(-part.gain_ms / found.step_ms)),
                     ]
@@ -158,6 +154,7 @@ def _measured(found: Tuning) -> Section:
                     word(r.place or "now"),
                     word(milliseconds(t.predicted_ms)),
                     word(milliseconds(t.step_ms)),
+                    word(_from_to(t.low_ms, t.high_ms) if t.low_ms and t.high_ms and t.runs > 1 else ""),
                     word(off if r.place else ""),
                     word(inside if r.place else ""),
                     name(changes_words(r.changes)),
@@ -170,10 +167,10 @@ def _measured(found: Tuning) -> Section:
         said.append(f"{made.in_bands} of {made.of} inside their band")
     if not made.complete:
         said.append("stopped before all runs were made: the same command goes on")
-    head = ["#", "predicted", "measured", "error", "in band", "changes", "failure"]
+    head = ["#", "predicted", "measured", "its runs", "error", "in band", "changes", "failure"]
     failed = any(r.measured is not None and r.measured.failure for r in found.rows)
     end = len(head) - (not failed)
-    table = Grid(head=head[:end], align="rrrrlnn"[:end], rows=[row[:end] for row in rows])
+    table = Grid(head=head[:end], align="rrrrrlnn"[:end], rows=[row[:end] for row in rows])
     said_of_it = ["; ".join(said) + "."]
     return Section(key="measured", title="Measured", sentences=said_of_it, grids=[table] if rows else [])
 
@@ -229,7 +226,7 @@ def first_screen(found: Tuning, paths: Sequence[str] = (), *, width: int = 100) 
     why = [f"the model is off by {signed_share(found.model_error_frac, 2)} from the measured step"]
     if best is not None and len(best.parts) > 1:
         parts = (
-            f"{' '.join(_SHORT.get(k, k) for k in p.knobs)} {milliseconds(p.gain_ms)}" for p in best.parts
+            f"{' '.join(SHORT_OF.get(k, k) for k in p.knobs)} {milliseconds(p.gain_ms)}" for p in best.parts
         )
         why.insert(0, f"of the gain, {', '.join(parts)}")
     said = [f"Measured: {s}" for s in measured.sentences] or [f"Why: {'; '.join(why)}."]
