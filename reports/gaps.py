@@ -8,7 +8,7 @@ from perfdoc.records import dataclass
 from perfdoc.reports.over_ranks import on_host
 from perfdoc.reports.ranking import in_order
 from perfdoc.results import Diagnosis, Rank, RuleResult, figures
-from perfdoc.results.names import prose, shorten
+from perfdoc.results.names import opening, prose, shorten
 
 CAPABILITY_WORDS = {
     "kernels": "kernels",
@@ -223,7 +223,7 @@ def _dimension_gaps(diagnosis: Diagnosis) -> list[Gap]:
     )
     why = f"dimension unknown for {figures.duration(unknown)} of {figures.duration(total)}"
     remedy = f"{layout}name groups (group_desc of torch.distributed.new_group) or put ranges around calls."
-    return [_analysis_gap("dimensions of communication", why, remedy[0].upper() + remedy[1:])]
+    return [_analysis_gap("dimensions of communication", why, opening(remedy))]
 
 
 def gaps_of(diagnosis: Diagnosis) -> list[Gap]:

@@ -23,12 +23,12 @@ from perfdoc.reports.inlined import asset, inlined, policy
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.opportunities import Shown, choices, dialects_of, informing, opportunities, trifles
 from perfdoc.reports.outline import inputs_grid, sections_of
-from perfdoc.reports.savings import found, gain_in_words
+from perfdoc.reports.savings import found, gain_in_words, of_all
 from perfdoc.reports.sections.roles import roles_section
-from perfdoc.reports.sections.section import opening, stopped
+from perfdoc.reports.sections.section import stopped
 from perfdoc.reports.settings import snippets
 from perfdoc.results import Diagnosis, figures
-from perfdoc.results.names import pieces, prose, shorten
+from perfdoc.results.names import opening, pieces, prose, shorten
 
 _HERE = Path(__file__).parent
 _LONGEST_STRING = 4000
@@ -140,6 +140,7 @@ def render_html(diagnosis: Diagnosis) -> str:
         together=outlook.gain_together(diagnosis) or outlook.nothing_gained(diagnosis),
         analysed=summary.analysed_line(diagnosis),
         opportunities=to_do,
+        of_all=opening("; ".join(of_all([o.ranked for o in to_do], outlook.base_words(diagnosis)))),
         dialects=dialects_of(to_do),
         dialect=diagnosis.job.dialect if diagnosis.job is not None else None,
         choices=choices(diagnosis),

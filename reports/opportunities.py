@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from perfdoc.records import dataclass
 from perfdoc.reports.advice import excluding, own_words
 from perfdoc.reports.ranking import INEXACT, Ranked, gain_figures, ranking, trifles_in
-from perfdoc.reports.sections.section import opening, stopped
+from perfdoc.reports.savings import holds, shared_with
+from perfdoc.reports.sections.section import stopped
 from perfdoc.reports.settings import DIALECT_TITLES, Spelling, allowed_in, knows_settings, snippets, spellings
 from perfdoc.results import Combined, Diagnosis, Gain, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, plural, share
-from perfdoc.results.names import prose, sentences, shorten
+from perfdoc.results.names import opening, prose, sentences, shorten
 from perfdoc.results.ranking import settings_of
 
 _METHODS = {"replay": "by replay", "model": "by the job model", "ceiling": "upper bound"}
@@ -35,6 +36,8 @@ class Shown:
     """What was found, and what the gain takes."""
     settings: list[Spelling]
     """All that is set for it in every spelling, the job's own first."""
+    holds: str
+    """What the saving consists of beside its part of the bar; else why there is no figure."""
     choice: int | None
     """Its change among those of which every set was simulated."""
 
@@ -49,7 +52,7 @@ class Shown:
         rule = self.ranked.rule
         if not self.ranked.remedy or (rule is not None and self.ranked.own and not rule.action):
             return ""  # the action is the remedy
-        return " ".join(sentences(prose(self.ranked.remedy, 600))[:2])
+        return prose(self.ranked.remedy)
 
     @property
     def method(self) -> str:
@@ -103,8 +106,9 @@ def opportunities(diagnosis: Diagnosis) -> list[Shown]:
             ranked=row,
             anchor=code if _CODE.match(code) and codes.count(code) == 1 else f"opportunity-{i + 1}",
             action=opening(_action(row, named=knows_settings(diagnosis))),
-            title="; ".join(_notes(row)),
+            title="; ".join(_notes(row, rows[0])),
             settings=spellings(row.row.settings, diagnosis),
+            holds=holds(row, diagnosis) or row.no_figure,
             choice=taken.index(row.row.key) if row.row.key in taken else None,
         )
         for i, (row, code) in enumerate(zip(rows, codes, strict=True))
@@ -116,14 +120,16 @@ def _action(ranked: Ranked, *, named: bool) -> str:
     return stopped(shorten(ranked.title)) if rule is None or not ranked.own else action_of(rule, named=named)
 
 
-def _notes(ranked: Ranked) -> Iterator[str]:
+def _notes(ranked: Ranked, first: Ranked) -> Iterator[str]:
     rule = ranked.rule
     if rule is None:
         yield "No rule proposes it; simulated on this capture"
     elif ranked.row.kind == "unmeasured" and rule.reason:
-        yield f"{rule.title}: {prose(rule.reason, 200)}"  # no figure says what it costs
+        yield f"{rule.title}: {prose(rule.reason)}"  # no figure says what it costs
     else:
         yield rule.title
+    if beside := shared_with(ranked, first):
+        yield beside
     if not ranked.row.exact:
         yield INEXACT
     if ranked.provided:

@@ -47,10 +47,12 @@ def capture_first(ranked: Ranked, diagnosis: Diagnosis) -> tuple[str, str]:
         return f"capture again without {without}: recording it slows the host itself.", "if still so"
     ranks, size = diagnosis.ranks, diagnosis.job.world_size if diagnosis.job else None
     about = largest_loss([r.ledger_ns for r in ranks])[0] if ranked.row.blamed == "loss" else ""
-    if ranked.row.kind != "bound" or not about.startswith("exposed_comm") or (size or 0) <= len(ranks):
+    if not ranked.sized or not about.startswith("exposed_comm") or (size or 0) <= len(ranks):
         return "", ""
     how = f"all {size:,} ranks (one file a rank; `perfdoc analyze DIR`)"
-    return f"capture {how}: they tell waiting from transfer and name the late rank.", "if it is transfer"
+    of_stages = ranked.rule is not None and ranked.rule.ends == "pipeline.bubble"
+    then = "if no rank is late" if of_stages else "if it is transfer"
+    return f"capture {how}: they tell waiting from transfer and name the late rank.", then
 
 
 def gain_together(diagnosis: Diagnosis) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from perfdoc.records import dataclass
 from perfdoc.reports.advice import provided_words, rough
-from perfdoc.reports.sections.section import Cell, Grid, grid_of, opening
+from perfdoc.reports.sections.section import Cell, Grid, grid_of
 from perfdoc.results import Diagnosis, Gain, Opportunity, Prediction, RuleResult
-from perfdoc.results.figures import UNKNOWN, share
-from perfdoc.results.names import sentences, shorten
+from perfdoc.results.figures import UNKNOWN, gib, share
+from perfdoc.results.names import opening, prose, sentences, shorten
 from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.rules import NOTHING_TO_SET
 
@@ -60,7 +60,18 @@ class Ranked:
     @property
     def figure(self) -> str:
         """What it saves or costs."""
-        return gain_figures(self.row.gain)[0]
+        frees_bytes = self.rule.frees_bytes if self.rule and self.row.kind == "unmeasured" else None
+        return gain_figures(self.row.gain)[0] if frees_bytes is None else f"≤ {gib(frees_bytes)}"
+
+    @property
+    def no_figure(self) -> str:
+        """Why there is none; empty where there is one."""
+        if self.figure != UNKNOWN:
+            return ""
+        if self.row.kind == "capture":
+            return "shows more, saves nothing"
+        said = self.row.gain.assumptions[:1] if self.row.gain is not None else []
+        return prose(said[0]) if said else "not measured in time"
 
     @property
     def band(self) -> str:

@@ -2,72 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from perfdoc.reports.advice import provided_words, rough
 from perfdoc.reports.ranking import INEXACT, Ranked
-from perfdoc.reports.sections.section import opening
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.bubble import exposed_bubble_ns
-from perfdoc.results.names import prose, shorten
+from perfdoc.results.names import opening, prose, shorten
 from perfdoc.results.ranking import AS_SLOW
 from perfdoc.results.ranks import longest_step_ns
 
-_ENDS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "PD201": ("idle.host", "launch latency and waits"),
-        "PD202": ("idle.gc", "other ranks' waits for it"),
-        "PD203": ("idle.data", "other ranks' waits for it"),
-        "PD208": ("idle.host", "launch latency and waits"),
-        "PD301": ("bubble", "waits for late stages"),
-    }
-)
-"""By rule: (the part of the bar that it ends, what of other parts ends with it)."""
-_OF_ONE = {"idle.host": "launch latency"}
-"""What that is of one rank alone; of others what waits for launches that it delays."""
 _MORE = 1.05
 """Over its part: less is a rounding to a reader."""
-
-
-_SHARED: Mapping[tuple[str, str], str] = MappingProxyType(
-    {
-        ("PD303", "PD201"): " (on all ranks)",
-        ("PD405", "PD413"): " (may share kernels with 1)",
-    }
-)
-"""By the rules of the first row and of one behind it: how their times lie to each other."""
+_BUBBLE = "pipeline.bubble"
 
 
 def titled(ranked: Ranked, first: Ranked | None = None) -> str:
     """The rule's code and what to do. first: the row of the list that was told before it."""
-    code = f"{shorten(ranked.rules[0].code, 48)} " if ranked.rules else ""
-    before = first.rules[0].code if first is not None and first.rules else ""
-    return f"{code}{opening(ranked.title)}{_SHARED.get((before, code.strip()), '')}"
+    code = f"{shorten(ranked.rule.code, 48)} " if ranked.rule else ""
+    beside = shared_with(ranked, first)
+    return f"{code}{opening(ranked.title)}{f' ({beside})' if beside else ''}"
+
+
+def shared_with(ranked: Ranked, first: Ranked | None) -> str:
+    """How its time lies to that of the first row of the list; empty where they have nothing in common."""
+    before = first.rule.code if first is not None and first.rule is not None else ""
+    return shorten(ranked.rule.behind.get(before, "")) if ranked.rule else ""
 
 
 def holds(ranked: Ranked, diagnosis: Diagnosis) -> str:
     """What a saving consists of that is larger than its leaf of the bar, `4.9 ms idle + 4.86 ms other ranks'
     waits for it`; empty where it is not larger, or on another base than the bar."""
     ms, ranks = _size_ms(ranked), diagnosis.ranks
-    code = ranked.rules[0].code if ranked.rules else ""
-    if code not in _ENDS or not ms or not ranked.row.gain_frac or not ranks:
+    rule = ranked.rule
+    if rule is not None and rule.sized_by and ms:
+        return shorten(rule.sized_by)
+    if rule is None or not rule.with_it or not ms or not ranked.row.gain_frac or not ranks:
         return ""
-    part, rest = _ENDS[code]
+    part = rule.ends
     base_ns, longest_ns = ms * 1e6 / ranked.row.gain_frac, longest_step_ns(ranks)
     own_ns = sum(rank.ledger_ns.by_leaf.get(part, 0) for rank in ranks)
-    own_ns = own_ns if "." in part else exposed_bubble_ns(diagnosis.analyses.pipeline, ranks)
+    if part == _BUBBLE:
+        own_ns = exposed_bubble_ns(diagnosis.analyses.pipeline, ranks)
     own_ms = own_ns / (sum(rank.window.steps for rank in ranks) or len(ranks)) / 1e6
     if not 0 < _MORE * own_ms < ms or not base_ns / _MORE < longest_ns < base_ns * _MORE:
         return ""
-    if len(ranks) == 1 and part != "bubble":
-        rest = _OF_ONE.get(part, "launches that it delays")
-    return f"{rough(own_ms)} {part.partition('.')[0]} + {rough(ms - own_ms)} {rest}"
+    named = "bubble" if part == _BUBBLE else part.partition(".")[0]
+    return f"{rough(own_ms)} {named} + {rough(ms - own_ms)} {shorten(rule.with_it)}"
 
 
 def _size_ms(ranked: Ranked) -> float:
     gain = ranked.row.gain
     return 0.0 if gain is None else (gain.mid_ms if gain.is_predicted else gain.high_ms) or 0.0
+
+
+def of_all(rows: Sequence[Ranked], base: str, *, told: bool = False) -> list[str]:
+    """What holds of all rows of the list: what their shares are of, and why they stand in this order. told:
+    what the shares are of is said."""
+    beside = [*([] if told else [f"of {base}"]), "each alone"] if base else []
+    return [*beside, *filter(None, [why_this_order(rows)])]
 
 
 def why_this_order(rows: Sequence[Ranked]) -> str:
@@ -108,10 +101,17 @@ def gain_in_words(
         return f"costs {rough(-gain.mid_ms)}{per} ({rough(-gain.high_ms)} to {rough(-gain.low_ms)})"
     if short:
         return f"{rough(gain.mid_ms)}{part}{aside}{provided}{note}"
-    return f"saves {rough(gain.mid_ms)}{per} ({band}){part}, predicted{aside}{provided}{note}"
+    predicted = f"predicted{_from_some(ranked, diagnosis)}"
+    return f"saves {rough(gain.mid_ms)}{per} ({band}){part}, {predicted}{aside}{provided}{note}"
+
+
+def _from_some(ranked: Ranked, diagnosis: Diagnosis) -> str:
+    """Of how many of the job's ranks it was predicted; empty where it was of all, or nobody knows."""
+    size, ranks = diagnosis.job.world_size if diagnosis.job else None, len(diagnosis.ranks)
+    return f" from {ranks:,} of {size:,} ranks" if size and 0 < ranks < size and ranked.prediction else ""
 
 
 def found(ranked: Ranked) -> str:
     """What a problem is where no figure says what it costs."""
     known = ranked.row.kind == "unmeasured" and ranked.rules
-    return prose(ranked.rules[0].reason, 200) if known else ""
+    return prose(ranked.rules[0].reason) if known else ""

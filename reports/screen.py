@@ -13,12 +13,12 @@ from perfdoc.records import dataclass
 from perfdoc.reports import gaps, headline, outlook, summary
 from perfdoc.reports.leaves import Part, parts_of
 from perfdoc.reports.ranking import Ranked, ranking, stuck_in
-from perfdoc.reports.savings import found, gain_in_words, titled, why_this_order
+from perfdoc.reports.savings import found, gain_in_words, of_all, titled
 from perfdoc.reports.sections.roles import outlier_sentence
 from perfdoc.reports.settings import setting_lines
 from perfdoc.reports.terminal import Lines, paragraph
 from perfdoc.results import Diagnosis, Quality, figures
-from perfdoc.results.names import columns, prose, sentences, shorten
+from perfdoc.results.names import columns, opening, prose, sentences, shorten, within
 
 COLUMNS = 80
 SAVE = 'save("report.html")'
@@ -93,9 +93,9 @@ def render_screen(
     page = Lines(0, colour)
     for room in _rooms():
         page = Lines(min(max(width, 40), COLUMNS), colour)
-        shown = _verdict(page, diagnosis, room)
+        shown, captures = _verdict(page, diagnosis, room)
         _where(page, diagnosis, room)
-        _to_do(page, diagnosis, room, shown, rest)
+        _to_do(page, diagnosis, room, shown, rest, captured=captures)
         _doubts(page, diagnosis, room, rest)
         if not notebook:
             page.lines.append(f"Report: {shorten(report, 1000)}" if report else _NO_REPORT)
@@ -131,11 +131,12 @@ def _whole(text: str, width: int, most: int, indent: str = "", hang: str = "", m
     return []
 
 
-def _verdict(page: Lines, diagnosis: Diagnosis, room: _Room) -> Ranked | None:
-    """Verdict, why and next; the row that is next."""
+def _verdict(page: Lines, diagnosis: Diagnosis, room: _Room) -> tuple[Ranked | None, bool]:
+    """Verdict, why and next. (The row that is next, whether what to capture was said)."""
     verdict = paragraph(prose(diagnosis.verdict, _VERDICT), width=page.width)
     page.lines += [page.paint(line, "head") for line in verdict]
     page.lines += _whole(prose(diagnosis.why), page.width, room.why, mark="Why: ", hang="     ")
+    first = ""
     row, words = outlook.next_thing(diagnosis)
     if row is not None:
         apart = "" if row.row.blamed == "cause" else _apart(diagnosis)
@@ -152,7 +153,7 @@ def _verdict(page: Lines, diagnosis: Diagnosis, room: _Room) -> Ranked | None:
         said = f"Next: {said}:" if alone else f"Next: {prose(words, 400)}"
         page.lines += paragraph(said, width=page.width, hang="      ")
         page.lines += paragraph(command[:-2], width=page.width, indent="  ") if alone else []
-    return row
+    return row, row is None or bool(first)
 
 
 def _apart(diagnosis: Diagnosis) -> str:
@@ -208,7 +209,7 @@ def _figure(fig: headline.Figure) -> str:
     """With what must stand beside it; of an unknown one what gives it, else why."""
     notes = [fig.beside] if fig.beside else []
     if not fig.known and (give := [text for text in reversed(fig.notes) if text]):
-        said = f"{give[0][:1].lower()}{give[0][1:]}".removesuffix(".").partition(" (")[0]
+        said = f"{within(give[0])}".removesuffix(".").partition(" (")[0]
         return f"{fig.label} {fig.value}: {said}"
     value = fig.value if fig.ns is None else figures.brief(fig.ns)
     return f"{fig.label} {value}" + "".join(f" ({note})" for note in notes)
@@ -246,19 +247,19 @@ def _packed(items: Sequence[str], between: str, width: int) -> Iterator[str]:
         yield line
 
 
-def _to_do(page: Lines, diagnosis: Diagnosis, room: _Room, shown: Ranked | None, rest: str) -> None:
+def _to_do(
+    page: Lines, diagnosis: Diagnosis, room: _Room, shown: Ranked | None, rest: str, *, captured: bool
+) -> None:
     ranked = ranking(diagnosis)
     rows = [row for row in ranked if row.leads and row != shown]
-    if shown is None or outlook.capture_first(shown, diagnosis)[0]:
+    if captured:
         rows = [row for row in rows if row.row.kind != "capture"]
     more = max(0, len(rows) - room.to_do)
     if rows and room.to_do:
         base = outlook.base_words(diagnosis)
         # By the row before them, unless the verdict had it.
-        told = shown is not None and shown.row.blamed != "cause" and _apart(diagnosis)
-        beside = [*([] if told else [f"of {base}"]), "each alone"] if base else []
-        order = why_this_order([*([shown] if shown else []), *rows[: room.to_do]])
-        beside += [order] if order else []
+        told = shown is not None and shown.row.blamed != "cause" and bool(_apart(diagnosis))
+        beside = of_all([*([shown] if shown else []), *rows[: room.to_do]], base, told=told)
         beside += [f"{more:,} more: {rest}"] if more else []
         given = f" ({'; '.join(beside)})" if beside else ""
         page.lines += [""] * room.blank
@@ -305,7 +306,7 @@ def _named(names: Sequence[str], room: int) -> str:
 
 
 def _capital(lines: list[str]) -> list[str]:
-    return [f"{lines[0][:1].upper()}{lines[0][1:]}", *lines[1:]]
+    return [f"{opening(lines[0])}", *lines[1:]]
 
 
 def _notes(quality: Sequence[Quality]) -> Iterator[str]:

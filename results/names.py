@@ -130,6 +130,16 @@ def columns(text: str) -> int:
     )
 
 
+def opening(text: str) -> str:
+    """A text as the start of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
+def within(text: str) -> str:
+    """A text inside a sentence: its first letter small, unless it begins with an abbreviation (`GPU 5`)."""
+    return text if text[:2].isupper() else text[:1].lower() + text[1:]
+
+
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 

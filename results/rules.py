@@ -117,6 +117,16 @@ class RuleResult:
     level: Literal["problem", "information"] = "problem"
     """Of a rule that fires. problem: a cost was measured, or a setting is wrong. information: a suggestion
     without a measured cost."""
+    ends: str = ""
+    """Leaf of the ledger, or part of pipeline waiting, that its gain ends; empty without `with_it`."""
+    with_it: str = ""
+    """What of other leaves ends with it; empty where nothing does."""
+    behind: dict[str, str] = field(default_factory=dict)
+    """How its time lies to that of a rule that stands before it, by that rule's code."""
+    sized_by: str = ""
+    """Why its gain is another than its part of the ledger, in place of `with_it`; empty where it is not."""
+    frees_bytes: int | None = None
+    """Memory that it frees on a GPU, at most; None where that is not known, or it frees none."""
     verify: str = ""
     """How to see whether it helped."""
     false_alarm: str = ""

@@ -21,6 +21,7 @@ from perfdoc.analyzers.base.rows import kept, said_by_names
 from perfdoc.analyzers.device.launches import Launches
 from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent
+from perfdoc.results.names import opening
 from perfdoc.results.quality import NO_EVENTS, EventCounts
 from perfdoc.traces import Capability, Copies, GraphLaunches, Kernels, Note, Trace
 from perfdoc.traces.arrow import distinct
@@ -273,7 +274,7 @@ def partial_notes(counts: Sequence[EventCounts]) -> list[Note]:
     return [
         Note(
             code="partial-capture",
-            message=f"{said[0].upper()}{said[1:]} in it. {lost}, and no gain is predicted.",
+            message=f"{opening(said)} in it. {lost}, and no gain is predicted.",
             remedy=REMEDY,
         )
     ]

@@ -15,6 +15,7 @@ from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.records import dataclass
 from perfdoc.results.figures import brief
+from perfdoc.results.names import opening
 from perfdoc.results.rules import WorstInstance
 
 
@@ -49,19 +50,15 @@ def _idle(cause: str, name: str) -> str:
 def of_late_rank(label: str, collective: str, *, waited_ns: int, behind_ns: int) -> str:
     """A collective that one rank joined last. waited_ns: wait of the first rank by then."""
     return (
-        f"{_opening(label)} joined this {collective} {brief(behind_ns)} after all other ranks; the first had "
+        f"{opening(label)} joined this {collective} {brief(behind_ns)} after all other ranks; the first had "
         f"waited {brief(waited_ns)} by then."
     )
 
 
 def of_pass_gap(label: str, between: str, length_ns: int) -> str:
     """The longest gap between passes."""
-    ran = f"{_opening(label)} ran no pass for {brief(length_ns)} between {between}"
+    ran = f"{opening(label)} ran no pass for {brief(length_ns)} between {between}"
     return f"{ran}: the longest gap of this step."
-
-
-def _opening(label: str) -> str:
-    return label[:1].upper() + label[1:]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from perfdoc.reports.leaves import LABELS
 from perfdoc.results import Diagnosis
 from perfdoc.results.figures import duration
 from perfdoc.results.losses import WORTH_A_VERDICT_FRAC, largest_loss
-from perfdoc.results.names import shorten
+from perfdoc.results.names import opening, shorten
 
 ARROW = "▶"
 """Before the name of a rank that the verdict names."""
@@ -73,4 +73,4 @@ def marks_said(named: Set[str], mark: Mark | None) -> str:
     said = [f"{ARROW} marks who the verdict names"] if named else []
     said += [f"the outline is the {mark.says}"] if mark is not None else []
     text = "; ".join(said)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+    return f"{opening(text)}." if text else ""

@@ -20,7 +20,7 @@ from perfdoc.reports.charts.marks import Mark, longest_stretch, marks_said, name
 from perfdoc.reports.summary import drawn_ranks
 from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.figures import duration, plural, share
-from perfdoc.results.names import shorten
+from perfdoc.results.names import opening, shorten
 from perfdoc.results.roles import MANY
 from perfdoc.results.timeline import TYPICAL_FRAC
 
@@ -231,7 +231,7 @@ def _sentences(found: Timeline, diagnosis: Diagnosis) -> list[str]:
     said.append("Intervals narrower than a pixel are stacked by their share of the time.")
     if not alone and found.resolution_ns is not None:
         said.append(f"Clocks are aligned; skew below {duration(found.resolution_ns)} is within clock error.")
-    said += [note[:1].upper() + note[1:] + "." for note in found.notes]
+    said += [opening(note) + "." for note in found.notes]
     return said
 
 

@@ -8,9 +8,9 @@ from functools import partial
 
 from perfdoc.reports.charts.schedule import schedule_picture
 from perfdoc.reports.over_ranks import frac
-from perfdoc.reports.sections.section import Cell, Grid, Section, name, opening, share, time, word
+from perfdoc.reports.sections.section import Cell, Grid, Section, name, share, time, word
 from perfdoc.results import Diagnosis, JobModelAnalysis, PipelineAnalysis, figures
-from perfdoc.results.names import prose
+from perfdoc.results.names import opening, prose
 from perfdoc.results.waits import PipelineStage
 
 _STAGES = 12

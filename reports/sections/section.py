@@ -114,11 +114,6 @@ def grid_of(
     )
 
 
-def opening(text: str) -> str:
-    """A text as the start of a sentence."""
-    return text[:1].upper() + text[1:]
-
-
 def stopped(text: str) -> str:
     """A text as a whole sentence, with its full stop."""
     return text if text.endswith((".", "!", "?", "…")) else text + "."

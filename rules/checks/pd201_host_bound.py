@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.names import within
 from perfdoc.rules.engine.advise import Advice
 from perfdoc.rules.engine.assumptions import NVIDIA, Assumes
 from perfdoc.rules.engine.gain import (
@@ -61,6 +62,8 @@ META = Meta(
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="host_overhead",
     time=("idle.host",),
+    behind=(("PD303", "on all ranks"),),
+    with_it=("launch latency and waits", "launch latency"),
     needs=(GPUS, LAUNCHES, AFTER_START_UP, WINDOW),
     advice=(
         "host_symptom_flops",
@@ -219,7 +222,7 @@ def _beside_launching(case: Case) -> Iterator[str]:
     known = ((waiting_ns, _FIND_WAIT), (between_steps_ns, _FIND_WORK), (pausing_ns, _FIND_PAUSE))
     for of, words in known:
         if (part := case.share(of) or 0.0) >= MIN_HOST_FRAC:
-            yield f"Beside launching, {per_cent(part)} of the window: {words[:1].lower()}{words[1:]}"
+            yield f"Beside launching, {per_cent(part)} of the window: {within(words)}"
 
 
 def _waits(case: Case) -> Iterator[Evidence]:

@@ -28,6 +28,7 @@ META = Meta(
     sources=("Megatron-Bridge guide", "NeMo guide"),
     topic="host_overhead",
     time=("idle.data",),
+    with_it=("other ranks' waits for it", "launches that it delays"),
     needs=(on_some_rank("data loading that the capture shows", lambda r: r.host.data), WINDOW),
     assumes=(Assumes(of=NVIDIA, words=_SCHEDULING),),
 )

@@ -18,6 +18,7 @@ META = Meta(
     sources=("definitions",),
     topic="host_overhead",
     time=("idle.host",),
+    with_it=("launch latency and waits", "launch latency"),
     needs=(
         GPUS,
         LAUNCHES,

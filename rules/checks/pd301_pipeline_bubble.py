@@ -40,6 +40,7 @@ META = Meta(
     ),
     topic="pipeline",
     time=("pipeline.bubble",),
+    with_it=("waits for late stages", "waits for late stages"),
     needs=(Need(words="a measured bubble", missing=_no_bubble),),
     advice=(
         "pp_raise_m_vpp",

@@ -6,6 +6,7 @@ from functools import partial
 from perfdoc.analyzers.skew.stragglers import FEWEST
 from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.losses import largest_loss
+from perfdoc.results.names import opening
 from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.replay import Prediction
 from perfdoc.results.waits import LATE_WORDS, Straggler, waits_by_schedule
@@ -232,7 +233,7 @@ def _blames(case: Case, named: Sequence[Straggler]) -> str:
     ratio = longer_times(case, first.name) if first.cause == "compute" and not others else None
     if ratio is not None:
         said = f"computes {significant(ratio)} times as long as its peers"
-    return f"{names[0].upper()}{names[1:]} {said}"
+    return f"{opening(names)} {said}"
 
 
 def _collectives(dimension: str) -> str:

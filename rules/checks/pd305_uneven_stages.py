@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from perfdoc.results.figures import brief, per_cent, significant
+from perfdoc.results.names import opening
 from perfdoc.results.what_if import WhatIfCause
 from perfdoc.rules.engine.advise import Advice, advise, all_or_none
 from perfdoc.rules.engine.gain import Gain, RankMeasurement, predicted
@@ -123,7 +124,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         remedy = _fewer(where, keeps, on) if keeps else _WHOLE
         if not keeps:  # no more than what a split of something else may save
             gain = replace(gain, low_ms=0.0, mid_ms=None, method="ceiling", assumptions=[_IF_EVEN])
-    note = f" {cause.note[0].upper()}{cause.note[1:]}." if cause.note else ""
+    note = f" {opening(cause.note)}." if cause.note else ""
     return fires(
         reason=f"{stage_words(cause, pp)}{_HOLDS.get(where, '')} takes longer than the others",
         evidence=evidence,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.kernels import UnfusedPattern
+from perfdoc.results.names import opening
 from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.assumptions import EAGER, ENGINE, FLASH, Assumes
 from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_share
@@ -90,7 +91,7 @@ def _measured(case: Case, evidence: list[Evidence], off: list[str]) -> Verdict:
     return fires(
         reason="chains of small kernels do what one fused kernel does",
         evidence=evidence,
-        remedy=by_hand[:1].upper() + by_hand[1:],
+        remedy=opening(by_hand),
         advice=[a for knob in knobs for a in _switch(case, knob, _saved_by(knob), seen=knob in wanted)],
         gain=ceiling(case, _saved_by(), _MOST),
         verify="Run again: the sequences are gone from the list of unfused patterns.",

@@ -5,7 +5,15 @@ from collections.abc import Iterator
 
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.kernels import OptimizerLoop
-from perfdoc.rules.engine.gain import RankMeasurement, bounded, ceiling, predicted, time_evidence, worth_frac
+from perfdoc.rules.engine.gain import (
+    Gain,
+    RankMeasurement,
+    bounded,
+    ceiling,
+    predicted,
+    time_evidence,
+    worth_frac,
+)
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given, on_some_rank
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import KERNELS
@@ -53,10 +61,18 @@ def evaluate(case: Case) -> Verdict:
         reason=f"the optimizer updates one parameter after the other ({how})",
         evidence=[*evidence, *_figures(case, found)],
         remedy=_MEGATRON if case.framework == "megatron" else " ".join(_settings(case)),
+        sized_by=_sized_by(case, gain),
         gain=bounded(gain, ceiling(case, _most_ns, _MOST)),
         verify="Run again: the optimizer is a few multi_tensor_apply or fused kernels.",
         false_alarm="A window that holds one optimizer step and few of the micro-batches before it.",
     )
+
+
+def _sized_by(case: Case, gain: Gain | None) -> str:
+    """What a replay gains beyond the loop's own part of the window."""
+    host_ms = case.per_unit_ms(lambda r: _loop(r).host_ns) or 0.0
+    beyond = gain is not None and host_ms > (gain.mid_ms or 0.0) > (case.per_unit_ms(_of) or 0.0)
+    return f"the host is in this loop for {brief(host_ms * 1e6)}: what follows comes sooner" if beyond else ""
 
 
 def _settings(case: Case) -> Iterator[str]:

@@ -19,6 +19,7 @@ META = Meta(
     action="Fuse the kernels between GEMMs",
     sources=("PyTorch, torch.compile", "NVIDIA, Transformer Engine"),
     topic="fusion",
+    behind=(("PD405", "may share kernels with 1"),),
     needs=(GPUS, KERNELS, WINDOW, PARTED),
     assumes=(
         Assumes(of=EAGER, words=_COMPILE, instead=OUTSIDE),

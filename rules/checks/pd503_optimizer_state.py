@@ -58,6 +58,7 @@ def evaluate(case: Case) -> Verdict:
     return informs(
         reason="masters in fp32 repeat the bits of the bf16 weights",
         evidence=_evidence(case, saved),
+        frees_bytes=saved,
         advice=[advise(knob=_AWARE, to=True, why=why, costs="needs Transformer Engine 2.1 or later")],
         verify="Record a snapshot: the optimizer's part of the peak is smaller.",
         false_alarm="Free memory: then nothing is gained.",

@@ -76,6 +76,7 @@ def _copies(case: Case, fine: bool) -> Verdict:
     return informs(
         reason="weights are kept in bf16 and multiplied in FP8",
         evidence=evidence,
+        frees_bytes=None if count is None else count * SAVED_BYTES,
         advice=advice,
         remedy="" if advice else _WHICH,
         verify="Record a snapshot: parameters are smaller; all-gathers carry half the bytes.",

@@ -4,6 +4,7 @@ past it; until then its memory is lost to everybody."""
 import re
 
 from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.names import within
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
@@ -70,7 +71,7 @@ def evaluate(case: Case) -> Verdict:
 
 _UNKNOWN = (
     f"Which release of PyTorch this is, is not known. Before {_FIRST[0]}.{_FIRST[1]} set {_KNOB.upper()}=1; "
-    f"from then on it is ignored: {_OWN_STREAMS[0].lower()}{_OWN_STREAMS[1:]}"
+    f"from then on it is ignored: {within(_OWN_STREAMS)}"
 )
 
 

@@ -50,6 +50,7 @@ def evaluate(case: Case) -> Verdict:
     return informs(
         reason="norms and dropout are done, and kept, by every tensor-parallel rank",
         evidence=evidence,
+        frees_bytes=saved,
         advice=[advise(knob=_KNOB, to=True, why=why, costs="none known; sequence length divisible by TP")],
         verify="Record a snapshot: the peak is lower; norms and element-wise kernels are shorter.",
         false_alarm="A model whose sequence length does not divide by the degree.",

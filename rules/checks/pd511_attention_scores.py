@@ -63,6 +63,7 @@ def evaluate(case: Case) -> Verdict:
         reason=f"at most {gib(total)}, {per_cent(share)} of the peak, would go: softmax and its copies in "
         f"{own}{most.function} ({most.file})",
         evidence=evidence,
+        frees_bytes=total,
         advice=[fused_attention()] if megatron else [],
         remedy="" if megatron else _REMEDY,
         otherwise="Check the log for why no fused attention was taken: head size, mask, dropout, data type.",

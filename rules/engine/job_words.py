@@ -19,6 +19,7 @@ from perfdoc.knobs.load import ELSEWHERE, catalogue
 from perfdoc.knobs.terms import OLD_FLOAT8
 from perfdoc.knobs.words import words
 from perfdoc.results.headline import Framework
+from perfdoc.results.names import opening
 from perfdoc.results.replay import Prediction
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, passes
 from perfdoc.rules.facts.framework import (
@@ -176,7 +177,7 @@ def plain_words(text: str, *, example: bool = False) -> str:
             return knob
         plain = words().nouns.get(knob, knob.replace("_", " "))
         if match.start() == 0 or text[: match.start()].endswith((". ", "? ")):
-            plain = plain[:1].upper() + plain[1:]
+            plain = opening(plain)
         inside = text[: match.start()].count("(") > text[: match.start()].count(")")
         if not example:
             return plain

@@ -40,6 +40,10 @@ class Meta:
     time: tuple[str, ...] = ()
     """The time that its gain reduces: ledger leaves (`exposed_comm.tp`), parts of pipeline waiting
     (`pipeline.bubble`), `waits` for late ranks. Empty if no other rule's gain can overlap."""
+    with_it: tuple[str, str] | None = None
+    """What of other leaves ends with the first of `time`: (of several ranks, of one alone)."""
+    behind: tuple[tuple[str, str], ...] = ()
+    """(Code of a rule that may stand before it, how its time then lies to that rule's)."""
     needs: tuple[Need, ...] = ()
     """Required inputs, checked in order: the engine returns the first missing one as the verdict, and calls
     `evaluate` if none is missing."""
@@ -71,6 +75,10 @@ class Verdict:
     """What to do, in words, if no advice is left: all of it forbidden or already set."""
     gain: Gain | None = None
     """The gain of the remedy in words; next to advice, the upper bound of any gain. None if unknown."""
+    sized_by: str = ""
+    """Why its gain is another than the part of the ledger that it is about, if it is."""
+    frees_bytes: int | None = None
+    """Memory that the remedy frees on a GPU, at most."""
     time: tuple[str, ...] | None = None
     """Overrides Meta.time if it depends on the case; None: as in Meta."""
     verify: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.results.figures import brief, per_cent, plural, significant
-from perfdoc.results.names import shorten
+from perfdoc.results.names import opening, shorten, within
 from perfdoc.results.replay import Prediction
 from perfdoc.results.what_if import WhatIfAnalysis, WhatIfCause
 from perfdoc.rules.facts.culprit import leading
@@ -40,11 +40,11 @@ def why_blamed(found: WhatIfAnalysis, first: WhatIfCause | None, moved: Predicti
             spread = f", {brief(found.step_ns - round(saved_ms * 1e6))} with whole layers moved"
     for cause in [c for c in leading(found) if c != first][:1]:
         what = does(cause, found)
-        then = f"Then: {what[0].lower()}{what[1:]}, another {brief(cause.saved_ns)} of the step. "
+        then = f" Beside it {within(what)}, another {brief(cause.saved_ns)}."
         left_ns, without, spread = left_ns - cause.saved_ns, "without both", ""
-    if first.kind == "late_host":  # of which the verdict says who waits for them
-        then = f"{does(first, found)}. {then}"
-    return f"{then}Simulated: {brief(found.step_ns)} as captured, {brief(left_ns)} {without}{spread}."
+    # Of a late host the verdict says who waits for it.
+    shows = f"{does(first, found)}. " if first.kind == "late_host" else ""
+    return f"{shows}Simulated: {brief(found.step_ns)} as captured, {brief(left_ns)} {without}{spread}.{then}"
 
 
 def late_hosts(cause: WhatIfCause) -> str:
@@ -99,7 +99,7 @@ def does(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
     times = f"{significant(cause.ratio, 3)} times"
     peers = "peer" if cause.peers == 1 else plural(cause.peers, "peer")
     many = not is_one(cause)
-    name = f"{who(cause)[:1].upper()}{who(cause)[1:]}"
+    name = f"{opening(who(cause))}"
     whose = "their" if many else "its"
     if cause.kind == "slow_rank":
         return f"{name} {'compute' if many else 'computes'} {times} as long as {whose} {peers} {often}"
@@ -110,7 +110,7 @@ def does(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
         stage = stage_words(cause, found.pp)
         alone = f" ({who(cause)})" if cause.ranks or cause.captures else ""
         others = "the other" if cause.peers == 1 else f"the other {cause.peers}"
-        return f"{stage[0].upper()}{stage[1:]}{alone} computes {times} as long as {others} {often}"
+        return f"{opening(stage)}{alone} computes {times} as long as {others} {often}"
     if cause.kind == "not_captured":
         whom, those = _absent(cause, found), "it" if cause.ranks else "them"
         return f"All {found.ranks} captured ranks wait for {whom}; capture {those} next"
@@ -164,7 +164,7 @@ def _link(cause: WhatIfCause, times: str) -> str:
     group = "pair" if "messages" in what else "group"
     verb = "take" if group == "pair" or " and " in what else "takes"
     others = f"another {group}" if cause.peers == 1 else f"{cause.peers:,} other {group}s"
-    return f"{what[:1].upper()}{what[1:]} of {who(cause)} {verb} {times} as long as of {others}"
+    return f"{opening(what)} of {who(cause)} {verb} {times} as long as of {others}"
 
 
 def who(cause: WhatIfCause) -> str:

@@ -142,8 +142,8 @@ def occasional(rebuilt: Rebuilt, logged: Counted | None) -> Occasional | None:
         said = f"garbage collection in {ours}; no step log gives its frequency: "
         said += "the lower end of the band assumes one collection fewer"
     else:
-        said = f"garbage collection in {logged.collect} of {logged.steps} steps of the step log, and in "
-        said += f"{ours}: the log's frequency is used"
+        said = f"collected in {logged.collect} of {logged.steps} logged steps, in {window.collect} of "
+        said += f"{window.steps} captured"
     return Occasional(
         calm=calm,
         calm_ns=calm.span(schedule(calm.graph).end_ns),
@@ -151,7 +151,7 @@ def occasional(rebuilt: Rebuilt, logged: Counted | None) -> Occasional | None:
         usual=usual,
         stays=0.0 if logged is None else window.steps / window.collect / RARE_STEPS,
         often=None if logged is None else AsOften(factor=usual, said=said),
-        assumptions=(said,),
+        assumptions=(said if logged is None else f"garbage {said}: the log's frequency is used",),
     )
 
 

@@ -74,6 +74,8 @@ def rules() -> list[RuleResult]:
             evidence=[Evidence(label="idle behind garbage collection", value="0.9 %")],
             advice=[advice("manual_gc", "true"), advice("other_knob", "4", forbidden="tp is 1")],
             gain=gain(2.0, key="without_gc"),
+            ends="idle.gc",
+            with_it="launches that it delays",
             gain_frac=0.013,
             gain_per="step",
             level="problem",

@@ -6,12 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from perfdoc.reports.html import render_html
 from perfdoc.reports.outlook import capture_first
 from perfdoc.reports.ranking import Ranked
-from perfdoc.reports.savings import why_this_order
-from perfdoc.results import Opportunity
+from perfdoc.reports.savings import gain_in_words, of_all, shared_with, why_this_order
+from perfdoc.reports.screen import render_screen
+from perfdoc.results import Diagnosis, Opportunity, RuleResult
+from perfdoc.results.names import opening, within
 from perfdoc.results.ranking import AS_SLOW
-from tests.reports import build
+from tests.reports import build, build_choices
+from tests.reports.fill import filled
 from tests.reports.test_ranking import row
 
 
@@ -51,3 +55,63 @@ def test_a_capture_that_slows_the_host_is_made_again_first() -> None:
     first, then = capture_first(stands(slowed), made)
     assert (first.partition(":")[0], bool(then)) == ("capture again without Python frames", True)
     assert capture_first(stands(replace(SMALL, conditions=["something else"])), made) == ("", "")
+
+
+def with_rows(rules: list[RuleResult], rows: list[Opportunity]) -> Diagnosis:
+    return replace(build_choices.with_choices(build.one_rank()), rules=rules, opportunities=rows)
+
+
+def test_the_page_and_the_terminal_say_the_same_of_all_rows() -> None:
+    rows = [row("predicted", ["PD203"], "without_data", ms=10.0), row("bound", ["PD501"], ms=20.0)]
+    made = with_rows(build_choices.rules(), rows)
+    said = of_all([stands(each) for each in rows], "the step, 154 ms")
+    assert said == ["of the step, 154 ms", "each alone", "predictions first"]
+    assert "; ".join(said) in " ".join(render_screen(made, report=None).split())
+    assert (
+        f'id="order">{"; ".join(said).replace("of", "Of", 1).replace("154 ms", "154&nbsp;ms")}'
+        in render_html(made)
+    )
+
+
+def test_memory_is_what_a_change_frees_and_nothing_is_cut() -> None:
+    """The finding of 400 characters stands in its row, whole; its cell has 8 GiB, not a dash."""
+    long = "at most 8.00 GiB would go: softmax in " + "own_attention_" * 24 + "end"
+    rule = filled(RuleResult, code="PD511", state="fires", level="problem", title="Scores", reason=long)
+    plain = row("unmeasured", ["PD511"])
+    page = render_html(with_rows([replace(rule, gain=None, frees_bytes=8 << 30)], [plain]))
+    cell = page[page.index('<span class="gain">') :].partition("</summary>")[0]
+    assert "≤ 8.00 GiB" in cell
+    assert "not measured" not in cell
+    assert long in page
+    assert "left out" not in page[page.index("<main>") : page.index('<div id="details">')]
+    unknown = render_html(with_rows([replace(rule, gain=None, frees_bytes=None)], [plain]))
+    assert (
+        "not measured in time" in unknown[unknown.index('<span class="gain">') :].partition("</summary>")[0]
+    )
+
+
+def test_a_rule_says_itself_why_its_saving_is_not_its_part_of_the_bar() -> None:
+    first, second = build_choices.rules()[:2]
+    gc, data = (stands(SMALL), stands(LARGE))
+    told = replace(gc, rules=[replace(second, sized_by="collected in 1 of 9 steps")])
+    assert "(collected in 1 of 9 steps)" in gain_in_words(told, build.one_rank(), short=True)
+    behind = replace(data, rules=[replace(first, behind={second.code: "on all ranks"})])
+    assert (shared_with(behind, told), shared_with(told, behind)) == ("on all ranks", "")
+
+
+@pytest.mark.parametrize(("size", "then"), [(8, "if it is transfer"), (1, "")])
+def test_a_prediction_of_some_ranks_says_of_how_many(size: int, then: str) -> None:
+    """Where what is lost is communication, the others are captured first: it may be waiting for them."""
+    made = build_choices.with_choices(build.one_rank())
+    assert made.job is not None
+    made = replace(made, job=replace(made.job, world_size=size))
+    ranked = replace(stands(replace(SMALL, blamed="loss")), prediction=made.analyses.gains.predictions[0])
+    said = gain_in_words(ranked, made)
+    assert ("predicted from 1 of 8 ranks" in said) == (size == 8)
+    assert capture_first(ranked, made)[1] == then
+
+
+def test_a_first_letter_stays_as_it_is_of_an_abbreviation() -> None:
+    assert within("GPU 5 computes") == "GPU 5 computes"
+    assert within("The last stage") == "the last stage"
+    assert (opening("a"), opening(""), within("")) == ("A", "", "")

@@ -12,11 +12,10 @@ from perfdoc.diagnose.account import account_of
 from perfdoc.reports.headline import headline
 from perfdoc.reports.outlook import next_thing
 from perfdoc.reports.screen import LINES, render_brief, render_screen
-from perfdoc.reports.sections.section import opening
 from perfdoc.reports.view import time_view
 from perfdoc.results import Diagnosis, Quality
 from perfdoc.results.bubble import exposed_bubble_ns
-from perfdoc.results.names import columns, prose, shorten
+from perfdoc.results.names import columns, opening, prose, shorten
 from tests.reports import build, hostile, jobs
 from tests.reports.build_choices import advice, gain, with_settings
 from tests.reports.test_ranking import RANKED as MADE
@@ -199,7 +198,7 @@ def test_a_prediction_s_row_has_the_settings_of_that_prediction() -> None:
         ],
     )
     shown = render_screen(with_settings(made), report=REPORT)
-    first, second = shown[shown.index("Next: ") :].split(" 2. ")
+    first, second = shown[shown.index("Next") :].split(" 2. ")
     assert [line.split("): ")[-1].strip() for line in first.splitlines() if "--" in line] == ["--narrow on"]
     lines = [line.split("): ")[-1].strip() for line in second.splitlines() if "--overlap" in line]
     assert lines == ["--overlap-1 on", "--overlap-2 on"]

@@ -102,7 +102,7 @@ def test_one_of_three_here_and_one_of_twelve_in_the_log(tmp_path: Path) -> None:
     # Of a step of the run, 1000 + 300 / 12 us, and not of the window's 1200.
     assert gc.step_ns == 1_025_000
     assert gc.mid_frac == pytest.approx(22 / 1025)
-    assert "3 of 36 steps of the step log, and in 1 of 3 steps of the window" in gc.gain.assumptions[-2]
+    assert "3 of 36 logged steps, in 1 of 3 captured" in gc.gain.assumptions[-2]
     assert gc.gain.assumptions[-1] == "one collection every 100 steps remains"
     # Data are loaded in all steps alike, whichever collect.
     assert of(diagnosis, "without_data").mid_ns == 100_000

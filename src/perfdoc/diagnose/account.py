@@ -9,7 +9,7 @@ from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, Rank, Window
 from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.figures import brief, partition, per_cent, plural, share
-from perfdoc.results.names import shorten
+from perfdoc.results.names import opening, shorten
 from perfdoc.results.quality import Contradiction, in_words
 from perfdoc.results.waits import LATE_WORDS, LateRank, PipelineAnalysis, SkewAnalysis, waits_by_schedule
 
@@ -82,7 +82,7 @@ def _where_it_went(
     if not window:
         return "The window is empty: nothing ran in it."
     if missing := next((r.events.work_missing for r in ranks if r.events.work_missing), ""):
-        return f"{missing[0].upper()}{missing[1:]} in it. How long the GPU was idle is not known."
+        return f"{opening(missing)} in it. How long the GPU was idle is not known."
     idle = {c: sum(getattr(r.ledger_ns.idle, c) for r in ranks) for c in IDLE_CAUSES}
     on_host = all(r.gpu.name == "CPU" for r in ranks)
     times = {

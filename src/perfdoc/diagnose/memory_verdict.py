@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoc.diagnose.account import out_of_memory_words
 from perfdoc.results.figures import share, size
 from perfdoc.results.memory import DeviceMemory, MemoryAnalysis, MemorySite, OutOfMemory, leak_words
-from perfdoc.results.names import base_name, shorten
+from perfdoc.results.names import base_name, opening, shorten
 
 
 def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> tuple[str, str]:
@@ -19,7 +19,7 @@ def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> tuple
     where = f"GPU {top.device}" if top.rank is None else f"rank {top.rank}"
     peak = f"Peak memory of {where}: {size(top.peak_allocated_bytes)} allocated{reserved}."
     use, held_bytes = _held_most(top)
-    grows = f" {leak[:1].upper()}{leak[1:]}." if (leak := leak_words(top)) else ""
+    grows = f" {opening(leak)}." if (leak := leak_words(top)) else ""
     why = f"{peak}{_held_by(top)}{grows}"
     if failed := next((m.out_of_memory[0] for m in peaks if m.out_of_memory), None):
         more = f"It is the first of {failed_allocations:,}. " if failed_allocations > 1 else ""

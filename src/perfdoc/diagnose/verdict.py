@@ -10,7 +10,7 @@ from perfdoc.records import dataclass
 from perfdoc.results import Opportunity, Rank, RuleResult
 from perfdoc.results.figures import brief, plural, share, significant, size
 from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
-from perfdoc.results.names import sentences
+from perfdoc.results.names import opening, sentences
 from perfdoc.results.ranks import shown_step_ns
 from perfdoc.results.step_times import StepTimes
 from perfdoc.results.tables import CollectiveSize
@@ -102,7 +102,7 @@ def _of_time(
     if not whole_ns:
         return "The window is empty: nothing ran in it.", ""
     if unknown:
-        return f"{unknown[0].upper()}{unknown[1:]}: where the time went is not known.", ""
+        return f"{opening(unknown)}: where the time went is not known.", ""
     if once := _once(ranks):
         return once
     if account.graphs_frac(ranks) > _MOSTLY:
@@ -244,7 +244,7 @@ def _once(ranks: Sequence[Rank]) -> tuple[str, str] | None:
         return (
             f"{part} of the {brief(window.duration_ns)} window is start-up, which runs once: it tells "
             "nothing of a step.",
-            f"{made[:1].upper()}{made[1:]}{'; ' if made else ''}{account.rest_after(start_up, window)}.",
+            f"{opening(made)}{'; ' if made else ''}{account.rest_after(start_up, window)}.",
         )
     if (paused := account.pause_in(ranks)) is None:
         return None
@@ -254,7 +254,7 @@ def _once(ranks: Sequence[Rank]) -> tuple[str, str] | None:
     return (
         f"{part} of the {brief(window.duration_ns)} window is one pause of {long}: nothing shows that it "
         "comes back.",
-        f"{around[0].upper()}{around[1:]}.",
+        f"{opening(around)}.",
     )
 
 
@@ -275,7 +275,7 @@ def _why(rule: RuleResult | None, row: Opportunity | None) -> Iterator[str]:
     if said := "; ".join(facts) or reason:
         first = said.split(maxsplit=1)[0]
         named = any(c.isupper() for c in first[1:]) or "::" in first  # a function's name stays as it is
-        yield f"{said if named else said[0].upper() + said[1:]}."
+        yield f"{said if named else opening(said)}."
 
 
 def _profiled(times: StepTimes) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from perfdoc.reports.sections.section import Cell, Grid, Section, name, size, wo
 from perfdoc.reports.terminal import Lines, grid, paragraph
 from perfdoc.results.figures import UNKNOWN, count, per_cent, plural, signed_share, significant
 from perfdoc.results.figures import size as bytes_in_words
-from perfdoc.results.names import prose, shorten
+from perfdoc.results.names import opening, prose, shorten
 from perfdoc.tune.ranking import SHORT_OF, changes_words
 from perfdoc.tune.result import Band, Row, Tuning, to_take, value_words
 
@@ -210,12 +210,12 @@ def _basis_words(found: Tuning) -> Iterator[str]:
         limit = f"; at most {bytes_in_words(memory.limit_bytes)} is offered" if memory.limit_bytes else ""
         yield f"Memory of the fullest GPU by {by}{limit}."
     if memory.reason:
-        yield f"{memory.reason[:1].upper()}{memory.reason[1:]}."
+        yield f"{opening(memory.reason)}."
     assumed = list(dict.fromkeys(a for r in found.rows if r.place for a in r.assumptions))
     if assumed:
         yield f"Taken for granted: {'; '.join(assumed)}."
     for note in found.notes:
-        yield f"{note[:1].upper()}{note[1:]}{'' if note.endswith('.') else '.'}"
+        yield f"{opening(note)}{'' if note.endswith('.') else '.'}"
 
 
 def first_screen(found: Tuning, paths: Sequence[str] = (), *, width: int = 100) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from perfdoc.analyzers.steps.levels import F64
 from perfdoc.results import figures
-from perfdoc.results.names import shorten
+from perfdoc.results.names import opening, shorten
 from perfdoc.watch.causes import Reason
 from perfdoc.watch.memory import Growth
 from perfdoc.watch.result import Cause, Finding
@@ -148,7 +148,7 @@ def of_silent_ranks(series: JobSeries) -> list[Finding]:
     if not series.silent:
         return []
     who = _who(list(series.silent), None)
-    said = f"{who[:1].upper()}{who[1:]} wrote no step while others went on."
+    said = f"{opening(who)} wrote no step while others went on."
     action = _ACTIONS["silent_rank"]
     return [Finding(cause="silent_rank", ranks=list(series.silent), said=said, action=action)]
 

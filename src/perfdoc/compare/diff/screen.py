@@ -10,7 +10,7 @@ from perfdoc.compare.side import words_of
 from perfdoc.knobs.configuration import DERIVED_FROM
 from perfdoc.reports.terminal import grid, paragraph
 from perfdoc.results.figures import plural
-from perfdoc.results.names import prose, shorten
+from perfdoc.results.names import prose, shorten, within
 
 _LINES = 24
 _LEAVES = 8
@@ -42,8 +42,8 @@ def first_screen(diff: Diff, *, width: int = 100) -> str:
         settings.append(f"{more} more")
     scatter = sections.scatter(diff.noise) if diff.outcome != "no_change" else ""
     blocks = [
-        ("With the profiler: ", f"{scatter[:1].lower()}{scatter[1:]}") if by_log else ("", scatter),
-        ("Why: ", f"{why[:1].lower()}{why[1:]}"),
+        ("With the profiler: ", within(scatter)) if by_log else ("", scatter),
+        ("Why: ", within(why)),
         ("Settings that differ: ", ", ".join(settings)),
         ("Next: ", next_step(diff)),
         *(("Mind: ", flag.message) for flag in diff.flags[:2]),
