@@ -23,7 +23,7 @@ from perfdoc.reports.inlined import asset, inlined, policy
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.opportunities import Shown, choices, dialects_of, informing, opportunities, trifles
 from perfdoc.reports.outline import inputs_grid, sections_of
-from perfdoc.reports.savings import found, gain_in_words, of_all
+from perfdoc.reports.savings import next_words, of_all
 from perfdoc.reports.sections.roles import roles_section
 from perfdoc.reports.sections.section import stopped
 from perfdoc.reports.settings import snippets
@@ -113,9 +113,7 @@ def _next(diagnosis: Diagnosis, to_do: Sequence[Shown]) -> tuple[str, str] | Non
     shown = next((each for each in to_do if each.ranked == row), None)
     if row is None or shown is None:
         return ("", words) if words else None
-    first, then = outlook.capture_first(row, diagnosis)
-    gain = gain_in_words(row, diagnosis, told=bool(first)) or found(row)
-    said = f"{shown.action.removesuffix('.')}{f': {gain}' if gain else ''}."
+    first, then, said = next_words(row, diagnosis)
     return shown.anchor, f"{opening(first)} {opening(then)}: {said}" if first else said
 
 

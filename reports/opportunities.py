@@ -10,11 +10,11 @@ from perfdoc.reports.advice import excluding, own_words
 from perfdoc.reports.ranking import INEXACT, Ranked, gain_figures, ranking, trifles_in
 from perfdoc.reports.savings import holds, shared_with
 from perfdoc.reports.sections.section import stopped
-from perfdoc.reports.settings import DIALECT_TITLES, Spelling, allowed_in, knows_settings, snippets, spellings
+from perfdoc.reports.settings import DIALECT_TITLES, Spelling, snippets, spellings
 from perfdoc.results import Combined, Diagnosis, Gain, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, plural, share
 from perfdoc.results.names import opening, prose, sentences, shorten
-from perfdoc.results.ranking import settings_of
+from perfdoc.results.ranking import allowed_in, settings_of
 
 _METHODS = {"replay": "by replay", "model": "by the job model", "ceiling": "upper bound"}
 _SURE_FRAC, _LIKELY_FRAC = 0.25, 0.6
@@ -31,7 +31,7 @@ class Shown:
     anchor: str
     """Id on the page: the code where it is fit for that."""
     action: str
-    """What to do, in the imperative."""
+    """What to do, in the imperative, with its full stop."""
     title: str
     """What was found, and what the gain takes."""
     settings: list[Spelling]
@@ -49,9 +49,6 @@ class Shown:
     @property
     def remedy(self) -> str:
         """What to do where no setting makes it, but for what the action says."""
-        rule = self.ranked.rule
-        if not self.ranked.remedy or (rule is not None and self.ranked.own and not rule.action):
-            return ""  # the action is the remedy
         return prose(self.ranked.remedy)
 
     @property
@@ -105,7 +102,7 @@ def opportunities(diagnosis: Diagnosis) -> list[Shown]:
         Shown(
             ranked=row,
             anchor=code if _CODE.match(code) and codes.count(code) == 1 else f"opportunity-{i + 1}",
-            action=opening(_action(row, named=knows_settings(diagnosis))),
+            action=stopped(opening(row.title)),
             title="; ".join(_notes(row, rows[0])),
             settings=spellings(row.row.settings, diagnosis),
             holds=holds(row, diagnosis) or row.no_figure,
@@ -115,18 +112,13 @@ def opportunities(diagnosis: Diagnosis) -> list[Shown]:
     ]
 
 
-def _action(ranked: Ranked, *, named: bool) -> str:
-    rule = ranked.rule
-    return stopped(shorten(ranked.title)) if rule is None or not ranked.own else action_of(rule, named=named)
-
-
 def _notes(ranked: Ranked, first: Ranked) -> Iterator[str]:
     rule = ranked.rule
     if rule is None:
         yield "No rule proposes it; simulated on this capture"
     elif ranked.row.kind == "unmeasured" and rule.reason:
         yield f"{rule.title}: {prose(rule.reason)}"  # no figure says what it costs
-    else:
+    elif rule.title != ranked.title:
         yield rule.title
     if beside := shared_with(ranked, first):
         yield beside
@@ -158,23 +150,16 @@ def confidence_in(gain: Gain | None) -> str:
     return "high" if half <= _SURE_FRAC else "medium" if half <= _LIKELY_FRAC else "low"
 
 
-def action_of(rule: RuleResult, *, named: bool = True) -> str:
-    """What to do first, in the imperative: the main setting that is allowed, else what the rule advises.
-
-    named: whether the job is known to have settings of these names.
-    """
+def action_of(rule: RuleResult) -> str:
+    """What to do first, in the imperative: the main setting that is allowed, else what the rule advises."""
     main = [setting.knob for setting in settings_of([rule])[:1]]
-    allowed = allowed_in(rule) if named or not rule.action else []
-    allowed = [advice for advice in allowed if not main or advice.knob in main]
+    allowed = [advice for advice in allowed_in(rule) if not main or advice.knob in main]
     if allowed and (own := own_words(allowed[0])) is not None:
         return f"Use `{shorten(own, 120)}`."
     if allowed:
         return f"Set `{shorten(allowed[0].knob, 64)}` to `{shorten(allowed[0].to_value, 48)}`."
-    if rule.action:
-        return f"{shorten(rule.action)}."
-    if rule.remedy:
-        return sentences(prose(rule.remedy, 400))[0]
-    return f"Investigate: {shorten(rule.title)}"
+    said = rule.action or next(iter(sentences(prose(rule.remedy, 400))), "")
+    return stopped(shorten(said)) if said else f"Investigate: {shorten(rule.title)}"
 
 
 def dialects_of(found: Sequence[Shown]) -> list[tuple[str, str]]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.reports.advice import provided_words, rough
+from perfdoc.reports.outlook import capture_first
 from perfdoc.reports.ranking import INEXACT, Ranked
+from perfdoc.reports.sections.section import stopped
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.names import opening, prose, shorten
@@ -109,6 +111,14 @@ def _from_some(ranked: Ranked, diagnosis: Diagnosis) -> str:
     """Of how many of the job's ranks it was predicted; empty where it was of all, or nobody knows."""
     size, ranks = diagnosis.job.world_size if diagnosis.job else None, len(diagnosis.ranks)
     return f" from {ranks:,} of {size:,} ranks" if size and 0 < ranks < size and ranked.prediction else ""
+
+
+def next_words(ranked: Ranked, diagnosis: Diagnosis, base: str = "") -> tuple[str, str, str]:
+    """(What to capture first, what it is done for then, what is done and saves); the first two empty where
+    nothing is to be captured. base: as of `gain_in_words`."""
+    first, then = capture_first(ranked, diagnosis)
+    gain = gain_in_words(ranked, diagnosis, base, told=bool(first)) or found(ranked)
+    return first, then, stopped(f"{titled(ranked)}{f': {gain}' if gain else ''}")
 
 
 def found(ranked: Ranked) -> str:

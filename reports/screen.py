@@ -13,7 +13,7 @@ from perfdoc.records import dataclass
 from perfdoc.reports import gaps, headline, outlook, summary
 from perfdoc.reports.leaves import Part, parts_of
 from perfdoc.reports.ranking import Ranked, ranking, stuck_in
-from perfdoc.reports.savings import found, gain_in_words, of_all, titled
+from perfdoc.reports.savings import found, gain_in_words, next_words, of_all, titled
 from perfdoc.reports.sections.roles import outlier_sentence
 from perfdoc.reports.settings import setting_lines
 from perfdoc.reports.terminal import Lines, paragraph
@@ -140,12 +140,11 @@ def _verdict(page: Lines, diagnosis: Diagnosis, room: _Room) -> tuple[Ranked | N
     row, words = outlook.next_thing(diagnosis)
     if row is not None:
         apart = "" if row.row.blamed == "cause" else _apart(diagnosis)
-        first, then = outlook.capture_first(row, diagnosis)
-        gain = gain_in_words(row, diagnosis, apart, told=bool(first)) or found(row)
+        first, then, said = next_words(row, diagnosis, apart)
         if first:
             page.lines += paragraph(f"First: {first}", width=page.width, hang="       ")
-        said = f"Next{f', {then}' if first else ''}: {titled(row)}{f': {gain}' if gain else ''}."
-        page.lines += paragraph(said.replace("..", "."), width=page.width, hang="      ")
+        said = f"Next{f', {then}' if first else ''}: {said}"
+        page.lines += paragraph(said, width=page.width, hang="      ")
         page.lines += _how(row, diagnosis, page.width, room.do, "      ")
     elif words:
         said, mark, command = prose(words, 400).rpartition(": `")  # which stands alone, to be copied

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from perfdoc.records import dataclass
 from perfdoc.reports.advice import OWN_WORDS
 from perfdoc.reports.ranking import Ranked
-from perfdoc.results import Advice, Diagnosis, RuleResult
+from perfdoc.results import Advice, Diagnosis
 from perfdoc.results.names import columns, shorten
 from perfdoc.results.ranking import Setting
 
@@ -97,11 +97,6 @@ def knows_settings(diagnosis: Diagnosis) -> bool:
     """Whether it is known whose settings the job has; else those of one framework are an example."""
     job = diagnosis.job
     return job is None or job.dialect not in (None, "env") or bool(job.framework)
-
-
-def allowed_in(rule: RuleResult) -> list[Advice]:
-    """What this configuration does not forbid."""
-    return [advice for advice in rule.advice if not advice.forbidden]
 
 
 def setting_lines(ranked: Ranked, diagnosis: Diagnosis, room: int) -> list[str]:

@@ -100,11 +100,11 @@ def settings_of(
 def _advised(
     rules: Sequence[RuleResult], change: Prediction | None, firing: Sequence[RuleResult]
 ) -> list[Advice]:
-    first = _allowed(rules[0]) if rules else []
+    first = allowed_in(rules[0]) if rules else []
     if change is None:
         return _with_required(first, first)
     for rule in (*rules, *(rule for rule in firing if rule not in rules)):
-        pool = _allowed(rule)
+        pool = allowed_in(rule)
         named = [a for a in pool if a.gain is not None and a.gain.key and a.gain.key == change.key]
         other = rule.gain is not None and rule.gain.key not in ("", change.key)
         makes = named or [a for a in pool if not other and _is_of(a, change)]
@@ -114,7 +114,8 @@ def _advised(
     return _with_required([a for a in own if a.gain is None or not a.gain.key], own)
 
 
-def _allowed(rule: RuleResult) -> list[Advice]:
+def allowed_in(rule: RuleResult) -> list[Advice]:
+    """What this configuration does not forbid."""
     return [advice for advice in rule.advice if not advice.forbidden]
 
 

@@ -63,11 +63,6 @@ def collective_runs(view: DeviceView) -> I64:
     return _rows_of(view, vocabulary.COLLECTIVE_RUN)
 
 
-def facts_of_collective(name: str) -> str:
-    """What is the same in the names of a collective's issue, wait and run."""
-    return name.partition(" ")[2]
-
-
 def _threads(view: DeviceView) -> I64:
     return view.trace.threads_of(view.device.process)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, size, time, word
+from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, rate, share, size, time, word
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.names import prose, shorten
 from perfdoc.results.tables import AllToAll, CollectiveSize, CopyRow, GpuMetrics
@@ -49,10 +49,6 @@ def build(diagnosis: Diagnosis) -> Section | None:
     )
 
 
-def _bandwidth(gbps: float | None) -> Cell:
-    return Cell(text=figures.bandwidth(gbps))
-
-
 def _sizes(row: CollectiveSize) -> str:
     if row.least_bytes == row.most_bytes:
         return figures.size(row.least_bytes)
@@ -93,10 +89,10 @@ def _collectives(rows: Sequence[CollectiveSize]) -> Grid:
                 time(row.total_ns),
                 time(row.mean_ns),
                 time(row.transfer_ns),
-                _bandwidth(row.bus_bandwidth_gbps),
+                rate(row.bus_bandwidth_gbps),
                 word(row.basis),
                 share(row.of_best_frac),
-                _bandwidth(row.link_gbps),
+                rate(row.link_gbps),
             ]
             for row in rows[:_ROWS]
         ],
@@ -140,7 +136,7 @@ def _copy_cells(direction: str, memory: str, communication: bool, rows: Sequence
         count(sum(row.count for row in rows)),
         size(moved),
         time(total),
-        _bandwidth(moved / total if moved is not None and total else None),
+        rate(moved / total if moved is not None and total else None),
         size(largest),
         time(sum(row.exposed_ns for row in rows)),
     ]

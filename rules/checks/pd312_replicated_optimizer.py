@@ -7,13 +7,10 @@ from perfdoc.results.figures import gib
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.needs import Missing, Need, given, known, not_applicable
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
-from perfdoc.rules.facts.degrees import CP, degrees_of, uses_fsdp
+from perfdoc.rules.facts.degrees import degrees_of, uses_fsdp
+from perfdoc.rules.facts.memory_need import cp_of
 
 _KNOB = "use_distributed_optimizer"
-
-
-def _cp(case: Case) -> int | None:
-    return case.degree(CP) or case.job.facts.cp
 
 
 def _sharded(case: Case) -> bool | None:
@@ -22,7 +19,7 @@ def _sharded(case: Case) -> bool | None:
 
 
 def _one_copy(case: Case) -> Missing | None:
-    if case.dp == _cp(case) == 1:
+    if case.dp == cp_of(case) == 1:
         return not_applicable("there is one replica")
     return not_applicable("FSDP shards the optimizer itself") if uses_fsdp(case) else None
 
@@ -36,7 +33,7 @@ META = Meta(
         known(
             "the data- and context-parallel degrees",
             lambda case: case.dp,
-            _cp,
+            cp_of,
             reason="the data- and context-parallel degrees are not known",
         ),
         Need(words="several replicas, not FSDP", missing=_one_copy),
@@ -55,7 +52,7 @@ META = Meta(
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, if there are several replicas and the distributed optimizer is known to be
     off."""
-    dp, cp, value = given(case.dp), given(_cp(case)), given(_sharded(case))
+    dp, cp, value = given(case.dp), given(cp_of(case)), given(_sharded(case))
     now = degrees_of(case)
     saved = None if now is None or value else _saved_bytes(case, now)
     evidence = [("replicas, context-parallel ranks included", str(dp * cp))]

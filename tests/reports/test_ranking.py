@@ -150,10 +150,10 @@ def _grids(made: Diagnosis) -> list[Grid]:
 def test_opportunities_come_by_gain_each_with_an_action() -> None:
     found = [(o.code, o.action, o.ranked.figure, o.ranked.band, o.ranked.share) for o in opportunities(MADE)]
     assert found == [
-        ("PD203", "Prepare batches in processes of their own.", "10 ms", "5 ms to 15 ms", "6.5 %"),
-        ("PD202", "Set `manual_gc` to `true`.", "2 ms", "1.8 ms to 2.2 ms", "1.3 %"),
-        ("PD501", "Set `expandable_segments`.", "≤ 5 ms", "", "3.2 %"),
-        ("PD301", "Investigate: A long bubble", "—", "", ""),
+        ("PD203", "Without data.", "10 ms", "5 ms to 15 ms", "6.5 %"),
+        ("PD202", "Without gc.", "2 ms", "1.8 ms to 2.2 ms", "1.3 %"),
+        ("PD501", "Fragmented memory.", "≤ 5 ms", "", "3.2 %"),
+        ("PD301", "A long bubble.", "—", "", ""),
     ]
     assert [o.effort for o in opportunities(MADE)] == [
         *("no setting", "1 setting", "no setting", "no setting")
