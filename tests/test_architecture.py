@@ -178,7 +178,7 @@ BUDGET = {
     "knobs": 5_186,  # where a setting is written; versions that a file pins; numbers cut by a program
     "profiling": 7_750,  # codes of exits; no end of a training; MFU only of certain tokens and heads
     "reports": 7_897,  # what a list says of its order and savings; all ranks first where they may wait
-    "results": 3_891,  # what rules say of their savings; words that are compared; first letters; the what-if study
+    "results": 3_891,  # what rules say of their savings; words that are compared; the what-if study
     "rules": 15_971,  # what ends with a rule's time, memory it frees; layers that a stage keeps; late ranks
     "simulator": 13_406,  # waits for absent ranks in full, stages without any; bands of late ranks
     "src": 22_368,  # runs that overlap; first screens of tune and diff; followed jobs

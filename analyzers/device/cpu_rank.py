@@ -64,7 +64,7 @@ def cpu_activity(trace: Trace, device: int) -> tuple[Activity, int] | None:
     name, start_ns, end_ns = (
         c[runs] for c in (trace.ranges.name, trace.ranges.start_ns, trace.ranges.end_ns)
     )
-    done = {_facts_of(trace.strings[i]) for i in np.unique(name).tolist()}
+    done = {facts_of_collective(trace.strings[i]) for i in np.unique(name).tolist()}
     handled = shared(vocabulary.COLLECTIVE_ISSUE, vocabulary.COLLECTIVE_WAIT)
     pending = _pending(trace, handled, done)
     communication = _communication(
@@ -138,7 +138,7 @@ def _main_thread(trace: Trace, steps: I64, threads: I64) -> int:
     return int(threads[0]) if len(threads) else -1
 
 
-def _facts_of(name: str) -> str:
+def facts_of_collective(name: str) -> str:
     """What is the same in the names of a collective's issue, wait and run."""
     return name.partition(" ")[2]
 
@@ -148,7 +148,7 @@ def _pending(trace: Trace, rows: I64, done: set[str]) -> list[tuple[int, int, in
     spans: dict[str, tuple[int, int, int]] = {}
     for row in rows.tolist():
         name = int(trace.ranges.name[row])
-        facts = _facts_of(trace.strings[name])
+        facts = facts_of_collective(trace.strings[name])
         if facts not in done:
             known, start, end = spans.get(facts, (name, NEVER, 0))
             start = min(start, int(trace.ranges.start_ns[row]))

@@ -11,12 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals
+from perfdoc.analyzers.device.cpu_rank import facts_of_collective
 from perfdoc.analyzers.device.view import (
     DeviceView,
     collective_issues,
     collective_runs,
     collective_waits,
-    facts_of_collective,
     host_intervals,
 )
 from perfdoc.records import dataclass
