@@ -48,7 +48,7 @@ class WhatIfCause:
     uneven experts the busiest rank's between two exchanges of tokens."""
     peers: int
     """Ranks, of a slow link links, of a late stage replicas, that it was compared with; 0 of a stage of
-    which no replica was captured."""
+    which no replica was captured, and of experts where it is not known."""
     step_ns: int
     """The step without it, and with all else as recorded."""
     saved_ns: int

@@ -130,8 +130,9 @@ def does(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
             if cause.ranks
             else "another rank's from layer to layer"
         )
+        among = f"of {cause.peers + 1} ranks" if cause.peers else "rank"
         return (
-            f"Tokens fall unevenly on experts: the busiest of {cause.peers + 1} ranks computes {times} the "
+            f"Tokens fall unevenly on experts: the busiest {among} computes {times} the "
             f"mean {often}, attention alike ({whose})"
         )
     together = "" if cause.correlation is None else f" (correlation {cause.correlation:.2f})"

@@ -67,6 +67,8 @@ class RecordedJob:
     step_names: tuple[str, ...]
     units: tuple[int, ...]
     """By position; ranks of one number go through their passes together: they share collectives inside."""
+    several: frozenset[int]
+    """Of the units those that may be more than one: only by when they end are they known to be any."""
     shares_experts: frozenset[int]
     """Of the units those that share experts."""
     stretches: Mapping[int, tuple[Bool, F64]]

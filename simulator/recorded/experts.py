@@ -30,7 +30,8 @@ def uneven_experts(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[E
                 continue
             over = beyond[rows[0]].sum(axis=0), each.mean(axis=0).sum(axis=0)
             shares.append(over[0] / np.maximum(over[1], 1.0))
-            longest, mean, peers = longest + over[0].sum(), mean + over[1].sum(), max(peers, len(rows) - 1)
+            longest, mean = longest + over[0].sum(), mean + over[1].sum()
+            peers = max(peers, 0 if work.several[rows[0]] else len(rows) - 1)
             often = each.sum(axis=(1, 2)) / each.sum(axis=(1, 2)).mean() - 1
             hot += [
                 work.members[m] for m, o in zip(rows, often, strict=True) if o > MOSTLY * shares[-1].mean()

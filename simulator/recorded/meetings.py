@@ -4,7 +4,7 @@ once all have come."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Mapping, Sequence, Set
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -23,6 +23,9 @@ SAME_FRAC = 0.01
 """Of the time between exchanges: ends that differ less are of one exchange."""
 COMPARED = 200
 """Times between exchanges, of a rank and a group: at least so many, where there are, and less than twice."""
+LOOKS, ROUGH = (8, 4), 4
+"""Ways to pick places at which ranks that are compared are about as long, and places of each; how much
+farther apart than ends of one exchange."""
 FASTEST = 0.1
 """Quantile over steps: an operation at its fastest, whoever it waited for in the others."""
 
@@ -71,29 +74,46 @@ def units_of(matches: Matches, placed: Placed, ranks: int, *, piped: bool) -> tu
     return unit, {unit[m] for m in experts}
 
 
-def with_exchanges(units: Sequence[int], lasts: Sequence[I64], stage: Sequence[int]) -> list[int]:
-    """Units with ranks of a stage that nothing matches (DeepEP names no group) and whose exchanges end as far
-    apart, most times. lasts: by rank, from one exchange's end to the next one's, 0 where none is next."""
+def with_exchanges(
+    units: Sequence[int], lasts: Sequence[I64], stage: Sequence[int]
+) -> tuple[list[int], set[int]]:
+    """(units with ranks of a stage that nothing matches (DeepEP names no group) and whose exchanges end as
+    far apart, most times; those that may be several: they do so in every step). lasts: by rank, from one
+    exchange's end to the next one's, 0 where none is next."""
     found = list(units)
-    first: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    between: dict[int, I64] = {}
     size = Counter(units)
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for m, unit in enumerate(units):
-        if size[unit] > 1 or not lasts[m].any():
-            continue
-        there = lasts[m] > 0
-        # Not all of thousands: each rank is compared with every group.
-        mine = between[m] = lasts[m][there][:: max(1, int(there.sum()) // COMPARED)]
-        alike = first[stage[m], lasts[m].shape, there.tobytes()]
-        apart = (
-            np.median(abs(np.array([between[o] for o in alike]) - mine), axis=-1) if alike else np.empty(0)
-        )
+        if size[unit] == 1 and lasts[m].any():
+            alike[stage[m], lasts[m].shape, (lasts[m] > 0).tobytes()].append(m)
+    several: set[int] = set()
+    for members in alike.values():
+        for m, first in _ended_together(np.array([lasts[m] for m in members])):
+            found[members[m]] = units[members[first]]
+            steady = np.ptp(lasts[members[m]], axis=1).mean() < SAME_FRAC * lasts[members[m]].mean()
+            several |= {units[members[first]]} if steady else set()
+    return found, several
+
+
+def _ended_together(lasts: I64) -> Iterator[tuple[int, int]]:
+    """(rank, the first rank of its unit), of those that are not the first. Only those are compared that at a
+    few of the same places are about as long: each with all would be quadratic."""
+    there = lasts[0] > 0
+    # Not all of thousands.
+    between = lasts[:, there][:, :: max(1, int(there.sum()) // COMPARED)]
+    places = np.random.default_rng(0).integers(between.shape[1], size=LOOKS)
+    about = (between[:, places] / (ROUGH * SAME_FRAC * between[0].mean())).astype(np.int64)
+    firsts: dict[tuple[int, bytes], list[int]] = defaultdict(list)
+    for m, mine in enumerate(between):
+        keys = [(look, key.tobytes()) for look, key in enumerate(about[m])]
+        others = sorted({o for key in keys for o in firsts[key]})
+        apart = np.median(abs(between[others] - mine), axis=-1)
         near = np.flatnonzero(apart < SAME_FRAC * mine.mean())
         if len(near):
-            found[m] = units[alike[near[0]]]
+            yield m, others[near[0]]
         else:
-            alike.append(m)
-    return found
+            for key in keys:
+                firsts[key].append(m)
 
 
 def transfers(cells: Sequence[Cell], lasts: F64, partners: Partners, lonely: Set[int]) -> F64:

@@ -36,6 +36,8 @@ class StageWork:
     """By rank; ranks of one number go through their passes together."""
     shares_experts: tuple[bool, ...]
     """By rank."""
+    several: tuple[bool, ...]
+    """By rank, whether its unit may be more than one."""
     stretches: F64
     """By rank, item, number and step what lies between exchanges of tokens; 0 where there is none."""
     is_experts: Bool
@@ -120,6 +122,7 @@ def work_of(job: RecordedJob) -> list[StageWork]:
                 own=np.maximum(takes - shared, 0.0),
                 units=tuple(job.units[m] for m in members),
                 shares_experts=tuple(job.units[m] in job.shares_experts for m in members),
+                several=tuple(job.units[m] in job.several for m in members),
                 stretches=stretches,
                 is_experts=is_experts,
                 cells=cells,

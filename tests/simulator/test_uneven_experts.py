@@ -69,8 +69,8 @@ def test_they_are_the_first_sentence_with_their_price(
     assert said.opportunities[0].codes == ["PD303"]
     (rule,) = (r for r in said.rules if r.code == "PD303")
     assert rule.evidence[0].label == "the busiest over the mean"
-    if "hot" not in changes or spec.pp > 1:  # groups that nothing names and that are as long look like one
-        assert cause.peers == spec.ep - 1
+    # Groups that nothing names and that are as long look like one: of how many ranks is not known.
+    assert cause.peers == (0 if {"hot", "exchange"} <= changes.keys() else spec.ep - 1)
 
 
 @pytest.mark.parametrize("spec", [ONE, PIPED])
@@ -122,6 +122,7 @@ def work_of_one_unit(own: Any, *, experts: bool) -> StageWork:
         own=own,
         units=(0,) * len(own),
         shares_experts=(True,) * len(own),
+        several=(False,) * len(own),
         stretches=own[:, :, None, :],
         is_experts=np.full((*own.shape[:2], 1), experts),
         cells=(),
@@ -147,8 +148,8 @@ def test_units_are_told_by_when_exchanges_end() -> None:
     """Six ranks of two stages: 0 and 2 end together, 1 does not; 3 and 4 are of another stage."""
     alone, longer, same = ([[0], [ns], [0]] for ns in (300_000, 900_000, 300_900))
     lasts = [np.array(x) for x in (alone, longer, same, same, longer, [[0], [0], [0]])]
-    assert with_exchanges(range(6), lasts, [0, 0, 0, 1, 1, 0]) == [0, 1, 0, 3, 4, 5]
-    assert with_exchanges([0, 0, 2, 3, 4, 5], lasts, [0] * 6) == [0, 0, 2, 2, 4, 5]
+    assert with_exchanges(range(6), lasts, [0, 0, 0, 1, 1, 0]) == ([0, 1, 0, 3, 4, 5], {0})
+    assert with_exchanges([0, 0, 2, 3, 4, 5], lasts, [0] * 6) == ([0, 0, 2, 2, 4, 5], {2})
 
 
 def test_units_of_many_groups_are_found() -> None:
@@ -156,7 +157,7 @@ def test_units_of_many_groups_are_found() -> None:
     chance = np.random.default_rng(7)
     groups = [chance.integers(900_000, 1_100_000, (500, 2)) for _ in range(32)]
     lasts = [groups[r // 2] + chance.integers(-300, 300, (500, 2)) for r in range(64)]
-    assert with_exchanges(range(64), lasts, [0] * 64) == [r // 2 * 2 for r in range(64)]
+    assert with_exchanges(range(64), lasts, [0] * 64) == ([r // 2 * 2 for r in range(64)], set())
 
 
 def test_uneven_lengths_are_no_uneven_experts(tmp_path: Path) -> None:
