@@ -180,7 +180,7 @@ BUDGET = {
     "reports": 7_897,  # what a list says of its order and savings; all ranks first where they may wait
     "results": 3_891,  # what rules say of their savings; words that are compared; the what-if study
     "rules": 15_972,  # what ends with a rule's time, memory it frees; layers that a stage keeps; late ranks
-    "simulator": 13_434,  # waits for absent ranks in full, stages without any; bands of late ranks
+    "simulator": 13_444,  # waits for absent ranks in full, stages without any; bands of late ranks
     "src": 22_368,  # runs that overlap; first screens of tune and diff; followed jobs
     "traces": 9_799,  # allocations in any capture; times in nanoseconds; columns read many rows at once
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by

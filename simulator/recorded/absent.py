@@ -58,7 +58,7 @@ class Absent:
 def absent_of(job: RecordedJob, plan: Plan, recorded: F64) -> Absent:
     """recorded: ends of the steps as they were replayed."""
     cells = job.cells
-    rows = [i for i, c in enumerate(cells) if c.lane >= 0 and not c.is_whole and c.kind != "messages"]
+    rows = [i for i, c in enumerate(cells) if c.is_partly_absent]
     if not rows:
         return Absent(rows=(), times=1.0, present_ns=recorded, unseen_ns=np.zeros_like(recorded))
     takes = job.takes.copy()

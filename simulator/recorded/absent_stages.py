@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
-from perfdoc.simulator.recorded.absent import MAX_UNSEEN_FRAC
+from perfdoc.simulator.recorded.absent import MAX_UNSEEN_FRAC, unwaited_at
 from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.simulator.recorded.effects import ERRORS, FEWEST_STEPS, MOSTLY, Effect, usual_of
 from perfdoc.simulator.recorded.missing_stages import missing_stage
@@ -63,7 +63,9 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect], recorded: F64) ->
     for member, mine in enumerate(cells):
         at = [k for k, c in enumerate(mine) if _absent(job, c)]
         alike = [m for m, stage in enumerate(job.stage) if stage == job.stage[member] and m != member]
-        peers = [job.takes[[cells[m][k] for k in at]] for m in alike if len(cells[m]) == len(mine)]
+        # Of those whose ranks are all here nothing but the transfer is left.
+        theirs = [[cells[m][k] for k in at] for m in alike if len(cells[m]) == len(mine)]
+        peers = [job.takes[of] for of in theirs if all(_absent(job, c) for c in of)]
         lonely = [mine[k] for k in at if job.cells[mine[k]].kind == "messages"]
         if lonely and peers:
             own, replica = [mine[k] for k in at], job.replica[member]
@@ -73,8 +75,8 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect], recorded: F64) ->
             most = max(least, float(excess.max()), BACKWARD * float(excess[0]))
             unseen[replica] = max(unseen.get(replica, 0.0), most)
             # One replica's, in all steps: of two the shorter in each is shorter than what either waits.
-            sums = sorted((p.sum(axis=0) for p in peers), key=np.mean)
-            waits[replica].append((job.takes[own].sum(axis=0), sums[(len(sums) - 1) // 2]))
+            each = sorted((p.sum(axis=0) for p in peers), key=np.mean)
+            waits[replica].append((job.takes[own].sum(axis=0), each[(len(each) - 1) // 2]))
             alone[replica] = _absent(job, lonely[0]), len(peers)
     both = {r: np.sum(of, axis=0) for r, of in waits.items()}
     spread = [np.var(own - usual, ddof=1) for own, usual in both.values() if len(own) >= FEWEST_STEPS]
@@ -84,17 +86,20 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect], recorded: F64) ->
     for r, of in links.items():
         (own, usual), (missing, count) = both[r], alone[r]
         beyond = own - usual
-        is_unseen = all(s for s, of in zip(job.stage, job.replica, strict=True) if of == r)
+        here = {s for s, of in zip(job.stage, job.replica, strict=True) if of == r}
         if beyond.mean() > ERRORS * scatter / np.sqrt(len(own)):
+            # Its other replicas wait for it where they sum gradients.
+            sums = [c for c, cell in enumerate(job.cells) if cell.is_partly_absent]
+            sums = [c for c in sums if job.stage[job.cells[c].member] not in here]
             late = Effect(
                 kind="late_stage",
-                links=tuple(of),
+                links=(*of, (sums, unwaited_at(job, sums))) if sums else tuple(of),
                 ranks=missing,
                 ratio=float(own.mean() / max(usual.mean(), 1.0)),
                 peers=count,
                 recurrence_frac=float((beyond > MOSTLY * beyond.mean()).mean()),
-                unseen_ns=unseen[r] if is_unseen else 0.0,
-                note=LAST_NOTE.format(unseen[r] / 1e6) if is_unseen else "",
+                unseen_ns=0.0 if 0 in here else unseen[r],
+                note="" if 0 in here else LAST_NOTE.format(unseen[r] / 1e6),
             )
             found.append(late)
     messages = (c for c, cell in enumerate(job.cells) if cell.kind == "messages")

@@ -42,6 +42,11 @@ class Cell:
         """Whether it needs no other rank."""
         return self.lane < 0 and self.waits_for < 0
 
+    @property
+    def is_partly_absent(self) -> bool:
+        """Whether it is a collective of which not all ranks were captured."""
+        return self.lane >= 0 and not self.is_whole and self.kind != "messages"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedJob:

@@ -276,21 +276,25 @@ def expected(
 
 
 def matched(ranks: Sequence[RankOperations], dp: int) -> Matches:
-    """The collectives of each stage's replicas."""
-    rows = []
-    for first in range(0, len(ranks), dp):
-        for at in np.flatnonzero(ranks[first].kind == COLLECTIVE).tolist():
-            rows.append([(first + i, at) for i in range(dp)])
+    """The collectives of each stage's replicas, as many of them as are given."""
+    of_stage: dict[int, list[int]] = {}
+    for m, rank in enumerate(ranks):
+        of_stage.setdefault((rank.rank or 0) // dp, []).append(m)
+    rows = [
+        [(m, at) for m in members]
+        for members in of_stage.values()
+        for at in np.flatnonzero(ranks[members[0]].kind == COLLECTIVE).tolist()
+    ]
     count = len(rows)
     nothing = no_matches("", "")
     return replace(
         nothing,
         state="measured",
-        first=np.arange(count + 1) * dp,
+        first=np.cumsum([0, *(len(of) for of in rows)]),
         member=np.array([m for of in rows for m, _ in of], np.int32),
         row=np.array([r for of in rows for _, r in of], np.int64),
         group=np.zeros(count, np.int32),
         operation=np.zeros(count, np.int32),
         dimension=np.zeros(count, np.int8),
-        is_complete=np.ones(count, bool),
+        is_complete=np.array([len(of) == dp for of in rows], bool),
     )

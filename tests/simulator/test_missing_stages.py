@@ -135,6 +135,24 @@ def test_both_a_captured_and_a_missing_stage_are_late() -> None:
     assert first.saved_ns + second.saved_ns <= truth
 
 
+@pytest.mark.parametrize("also", [0, 2])
+def test_a_late_rank_has_its_price_where_another_replica_of_its_stage_was_captured(also: int) -> None:
+    """Rank 4 of 4 x 3 is slow; of its stage one other rank was captured, which waits for it in the sum of
+    gradients alone. The third, which was not, is as sound as that one."""
+
+    def of(*place: int) -> int:
+        return round(lengths(0, 1.0)(*place) * (1.6 if place[:2] == (1, 1) else 1))  # type: ignore[arg-type]
+
+    made, ends = plant(4, 3, 8, of, steps=STEPS)
+    truth = np.mean(ends) - np.mean(plant(4, 3, 8, lengths(0, 1.0), steps=STEPS)[1])
+    ranks = [r for r in made if r.rank is not None and (r.rank // 3 != 1 or r.rank == 3 + also)]
+    found = what_if(ranks, find_schedule(ranks), matched(ranks, 3), [r.rank for r in ranks])
+    (cause,) = found.causes
+    assert (cause.kind, cause.ranks, cause.peers) == ("late_stage", [4], 1)
+    assert cause.saved_ns == pytest.approx(truth, rel=0.01)
+    assert cause.low_ns - 50_000 <= truth <= cause.high_ns + 50_000
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(80))
 def test_the_truth_is_in_the_band_of_any_pipeline(seed: int) -> None:
