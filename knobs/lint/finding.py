@@ -99,9 +99,3 @@ def finding_at(
 def last_part(name: str) -> str:
     """A path's last name."""
     return name.rpartition(".")[2]
-
-
-def said(setting: Setting) -> str:
-    """Its canonical id, or the user's own word where that is of one framework alone."""
-    own = len({s.dialect for s in setting.knob.spellings}) == 1
-    return last_part(setting.entry.name) if own else setting.knob.id

@@ -8,8 +8,8 @@ from functools import cache
 from perfdoc.knobs.check import Violation, evaluate, may_read, violations
 from perfdoc.knobs.configuration import DERIVED_FROM, Configuration
 from perfdoc.knobs.constraints import constraints
-from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
-from perfdoc.knobs.lint.finding import Finding, Severity, finding_at, last_part, said
+from perfdoc.knobs.knob import DIALECT_TITLES
+from perfdoc.knobs.lint.finding import Finding, Severity, finding_at
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.settings import Setting
 from perfdoc.knobs.values import Opaque
@@ -71,21 +71,17 @@ def _finding(
     elif constraint.gpu_decides or (constraint.kind == "inadvisable" and violation.assumed):
         severity = "note"  # it rests on what the user did not say
     dialect = configuration.dialect
-    others = [
-        f"{said(chosen[n])}={_shown(chosen[n])} (line {chosen[n].entry.line})"
-        for n in given
-        if chosen[n] is not setting
-    ]
+    others = [f"{_shown(chosen[n])} (line {chosen[n].entry.line})" for n in given if chosen[n] is not setting]
     telling = [n for n in sorted(violation.assumed) if n in (violation.knob, *dict(constraint.fix))]
     telling = telling or sorted(violation.assumed)
     defaults = [
-        f"{_spelled(n, dialect)} is not set here"
+        f"{next((s.name for s in catalogue()[n].spelled(dialect or '')), n)} is not set here"
         for n in telling[:_MOST_DEFAULTS]
         if len(telling) <= _MOST_DEFAULTS
     ]
     message = f"{violation.words} (up to megatron-core {newer})" if newer else violation.words
     if others or defaults:
-        message += f" [{', '.join([f'{said(setting)}={_shown(setting)}', *others, *defaults])}]"
+        message += f" [{', '.join([_shown(setting), *others, *defaults])}]"
     written = [as_written(name, value, dialect) for name, value in constraint.fix]
     fix = [
         like(text, setting.entry.name) if setting.entry.form == "path" else text for text in written if text
@@ -117,11 +113,7 @@ def _told(name: str, violation: Violation) -> tuple[bool, bool, bool, int, str]:
     )
 
 
-def _spelled(name: str, dialect: Dialect | None) -> str:
-    knob = catalogue()[name]
-    own = knob.spelled(dialect or "")
-    return last_part(own[0].name) if own and len({s.dialect for s in knob.spellings}) == 1 else name
-
-
 def _shown(setting: Setting) -> str:
-    return "?" if isinstance(setting.value, Opaque) else str(setting.value).lower()
+    """In the user's own words."""
+    value = "?" if isinstance(setting.value, Opaque) else str(setting.value).lower()
+    return f"{setting.entry.name}={value}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
-from perfdoc.knobs.lint.finding import Finding, Severity, finding_at, finding_of, last_part, said
+from perfdoc.knobs.lint.finding import Finding, Severity, finding_at, finding_of, last_part
 from perfdoc.knobs.naming.meaning import meaning
 from perfdoc.knobs.naming.places import BRIDGE_CLASSES, placed
 from perfdoc.knobs.naming.versions import of_other_versions
@@ -136,12 +136,14 @@ def value_findings(
         if setting.entry.bare and dialect is None:
             continue  # a variable of a program that shows no framework
         if setting.problem and setting.value is True:
-            message = f"{said(setting)}={setting.entry.raw} counts as true: it is a switch, not an interval"
+            message = (
+                f"{setting.entry.name}={setting.entry.raw} counts as true: it is a switch, not an interval"
+            )
             yield finding_of(
                 setting, "PL201", "note", message, _rewritten(setting, dialect), setting.knob.what
             )
         elif setting.problem:
-            message = f"{said(setting)} {setting.problem}"
+            message = f"{setting.entry.name} {setting.problem}"
             why = f"{setting.knob.title}: {allowed(setting.knob)}"
             yield finding_of(setting, "PL201", "error", message, _rewritten(setting, dialect), why)
         yield from _unit(setting, lines)

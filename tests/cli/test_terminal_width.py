@@ -18,7 +18,7 @@ from tests.command import perfdoc
 from tests.planted.capture import write_capture
 
 
-def shown(width: int, *words: str | Path) -> list[str]:
+def shown(width: int, *words: str | Path, code: int = 0) -> list[str]:
     """The lines of perfdoc's output on a terminal of so many columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
@@ -33,7 +33,7 @@ def shown(width: int, *words: str | Path) -> list[str]:
         except OSError:  # how Linux tells that nobody writes any more
             pass
         os.close(ours)
-    assert process.returncode == 0
+    assert process.returncode == code
     return read.decode().splitlines()
 
 
@@ -43,6 +43,21 @@ WIDTHS = [(200, 90, 100), (60, 50, 60), (10, 30, 40)]
 @pytest.mark.parametrize(("width", "least", "most"), some(WIDTHS, WIDTHS[1:2]))
 def test_a_rule_is_explained_in_the_terminals_width(width: int, least: int, most: int) -> None:
     assert least <= max(map(len, shown(width, "explain", "PD101"))) <= most
+
+
+def test_what_lint_finds_is_broken_on_a_terminal_and_whole_in_a_pipe(tmp_path: Path) -> None:
+    """What to write stays whole; programs read a finding from one line."""
+    job = tmp_path / "job.sh"
+    job.write_text(
+        "python pretrain_gpt.py --num-layers 80 --pipeline-model-parallel-size 16 "
+        "--num-layers-per-virtual-pipeline-stage 2 --tensor-model-parallel-size 8\n"
+    )
+    lines, piped = shown(80, "lint", job, code=1), perfdoc("lint", job).stdout.splitlines()
+    long = [line for line in lines if len(line) > 80 and not line.startswith(("    write: ", str(tmp_path)))]
+    assert not long
+    assert " ".join(" ".join(lines).split()) == " ".join(" ".join(piped).split())
+    assert sum(line.startswith(str(job)) for line in lines) == sum("PL" in line for line in piped) > 0
+    assert any("--pipeline-model-parallel-size=16" in line for line in piped)  # the user's own word
 
 
 @pytest.mark.parametrize(("width", "wide"), some([(60, 60), (300, 100)], []))

@@ -134,12 +134,31 @@ def test_runs_without_captures_are_compared_by_their_steps(tmp_path: Path) -> No
         (tmp_path / f"{name}.log").write_text("".join(lines))
         runs.append(name)
     for suffix in ("", ".log"):
-        done = perfdoc("diff", *(str(tmp_path / f"{name}{suffix}") for name in runs))
+        sides = [str(tmp_path / f"{name}{suffix}") for name in runs]
+        done = perfdoc("diff", *sides)
         assert done.returncode == 0, done.stderr
-        assert re.search(r"\(\+20\.000 ms, \+(19\.9|20\.0) %\), beyond noise", done.stdout)
+        said = " ".join(done.stdout.split())
+        assert re.search(r"\(\+20\.000 ms, \+(19\.9|20\.0) %\), beyond noise", said)
+        assert f"Next: `perfdoc watch {sides[1]} --once` says since when" in said
+        assert "Next: keep the change" in perfdoc("diff", *reversed(sides)).stdout
+        assert "perfdoc gate" in perfdoc("diff", sides[0], sides[0]).stdout
+        assert "captures" in perfdoc("diff", *sides, "--format", "json").stderr
+    log = (tmp_path / "before.log").read_text().splitlines(keepends=True)
+    (tmp_path / "few.log").write_text("".join(log[:3]))
+    (tmp_path / "text").write_text("hello\n")
     (tmp_path / "none").mkdir()
-    refused = perfdoc("diff", str(tmp_path / "before"), str(tmp_path / "none"))
-    assert (refused.returncode, "is a folder without traces" in refused.stderr) == (2, True)
+    for name, why in (
+        ("none", "holds no steps"),
+        ("few.log", "holds no steps beyond the warm-up"),
+        ("gone.log", "does not exist"),
+        ("text", "holds no step times of"),
+    ):
+        for sides in ([str(tmp_path / "before.log"), str(tmp_path / name)], [str(tmp_path / name)] * 2):
+            refused = perfdoc("diff", *sides)
+            assert refused.returncode == 2
+            if sides[0] != sides[1]:  # of the one that is wrong, whichever is read first
+                assert f"{name}: {why}" in refused.stderr
+                assert f"{name}: {why}" in perfdoc("diff", *reversed(sides)).stderr
     # Damaged captures beside the steps are told, not passed over.
     for name in runs:
         damaged = tmp_path / name / "traces"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -53,18 +52,16 @@ def diff(
     with in_one_line(debug):
         if output is not None:
             require_free(output, _FILES, force=force)
-        from perfdoc.compare.diff.noise import compare_logged
-        from perfdoc.compare.diff.sections import logged_sentence
-        from perfdoc.compare.diff.two_sides import compare
-        from perfdoc.compare.side import is_of_steps, load, steady_steps_ns
-        from perfdoc.traces import TraceError
+        from perfdoc.compare.diff.screen import logged_screen
+        from perfdoc.compare.diff.two_sides import compare, of_logged_steps
+        from perfdoc.compare.side import load
+        from perfdoc.diagnose.asked import UserError
 
-        if any(map(is_of_steps, (before, after))):
-            with suppress(TraceError):  # load says what of it is neither
-                logged = compare_logged(*(steady_steps_ns(Path(side)) for side in (before, after)))
-                if logged is not None:
-                    sys.stdout.write(f"{logged_sentence(logged)}\n")
-                    return
+        if (logged := of_logged_steps(before, after)) is not None:
+            if format_ != "text" or output is not None:
+                raise UserError("--format, -o: of logs and records there are words alone; give captures.")
+            sys.stdout.write(logged_screen(logged, after, width=columns()))
+            return
         request = options.request(replay=replay, jobs=jobs)
         with bar("reading"):
             sides = load(before, request, config=config_before), load(after, request, config=config_after)

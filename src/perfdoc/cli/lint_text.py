@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from perfdoc.cli.streams import json_text
+from perfdoc.cli.streams import columns, json_text
 from perfdoc.knobs.knob import Dialect
 from perfdoc.knobs.lint.finding import Finding, Report, Severity
 from perfdoc.knobs.lint.text import lint, title
@@ -17,6 +17,7 @@ from perfdoc.knobs.reading.entry import MAX_BYTES, NotAConfigurationError
 from perfdoc.knobs.reading.file import as_text, read_text
 from perfdoc.records import dataclass
 from perfdoc.reports.annotations import command
+from perfdoc.reports.terminal import paragraph
 from perfdoc.results.figures import plural
 from perfdoc.results.names import PROSE_LIMIT, shorten
 
@@ -34,7 +35,17 @@ class Linted:
     @property
     def summary(self) -> str:
         """What was read and found, in a line."""
-        return _summary(shorten(self.name, _PATH_LIMIT), self.report)
+        path, report = shorten(self.name, _PATH_LIMIT), self.report
+        counts = {s: sum(f.severity == s for f in report.findings) for s in ("error", "warning", "note")}
+        found = ", ".join(f"{n} {s}{'s' if n > 1 else ''}" for s, n in counts.items() if n) or "nothing found"
+        what = f"{path}: {plural(report.entries, 'setting')}, {report.known} of them known"
+        if report.known == 0 and report.entries == 0:
+            return f"{what}: {found}; {report.dialect_reason}"
+        if report.known == 0:
+            return f"{what}: {found}; no performance knob in it (--all lists the names)"
+        if report.dialect is None:
+            return f"{what}, dialect unclear ({report.dialect_reason}): {found}; give --dialect"
+        return f"{what}, {title(report.dialect)} ({report.dialect_reason}): {found}"
 
     @property
     def inconclusive(self) -> bool:
@@ -59,9 +70,13 @@ def lint_file(config: Path | str, *, dialect: Dialect | None, unknown: bool) -> 
 
 
 def as_lines(done: Sequence[Linted]) -> str:
-    """For a terminal: file, line, what is wrong, what to write, why."""
+    """File, line, what is wrong, what to write, why; broken on a terminal, for programs a line each."""
+    width = columns() if sys.stdout.isatty() else sys.maxsize
     return "".join(
-        _text(shorten(one.name, _PATH_LIMIT), finding) for one in done for finding in one.report.findings
+        f"{line}\n"
+        for one in done
+        for finding in one.report.findings
+        for line in _lines(shorten(one.name, _PATH_LIMIT), finding, width)
     )
 
 
@@ -81,29 +96,12 @@ RENDERINGS: Mapping[str, Callable[[Sequence[Linted]], str]] = MappingProxyType(
 )
 
 
-def _text(path: str, finding: Finding) -> str:
-    lines = [f"{path}:{finding.line}: {finding.severity} {finding.code} {_line(finding.message)}\n"]
+def _lines(path: str, finding: Finding, width: int) -> Iterator[str]:
+    said = f"{path}:{finding.line}: {finding.severity} {finding.code} {shorten(finding.message, PROSE_LIMIT)}"
+    yield from paragraph(said, width=width, hang="    ")
     if finding.instead:
-        lines.append(f"    write: {_line(finding.instead)}\n")
-    lines.append(f"    why: {_line(finding.why)}\n")
-    return "".join(lines)
-
-
-def _summary(path: str, report: Report) -> str:
-    counts = {s: sum(f.severity == s for f in report.findings) for s in ("error", "warning", "note")}
-    found = ", ".join(f"{n} {s}{'s' if n > 1 else ''}" for s, n in counts.items() if n) or "nothing found"
-    what = f"{path}: {plural(report.entries, 'setting')}, {report.known} of them known"
-    if report.known == 0 and report.entries == 0:
-        return f"{what}: {found}; {report.dialect_reason}"
-    if report.known == 0:
-        return f"{what}: {found}; no performance knob in it (--all lists the names)"
-    if report.dialect is None:
-        return f"{what}, dialect unclear ({report.dialect_reason}): {found}; give --dialect"
-    return f"{what}, {title(report.dialect)} ({report.dialect_reason}): {found}"
-
-
-def _line(text: str) -> str:
-    return shorten(text, PROSE_LIMIT)
+        yield f"    write: {shorten(finding.instead, PROSE_LIMIT)}"
+    yield from paragraph(f"why: {shorten(finding.why, PROSE_LIMIT)}", width=width, indent="    ")
 
 
 _KINDS: dict[Severity, Literal["error", "warning", "notice"]] = {

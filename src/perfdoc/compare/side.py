@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal
@@ -160,7 +159,12 @@ def measured_side(
         or max((c.world_size for c in captures if c.world_size is not None), default=None),
         configuration=configuration if configuration.values or configuration.unknown else None,
         versions=dict(manifest.versions) if manifest else {},
-        kernels=_all_kernels(captures),
+        kernels=_totals(
+            (k.name, k.kernel_class.name.lower(), k.count, k.total_ns)
+            for capture in captures
+            for rank in capture.ranks
+            for k in rank.kernel_times
+        ),
         logged_ns=steady_steps_ns(facts.run_directory),
         kernels_complete=True,
         step_leaves=_step_leaves(diagnosis, captures),
@@ -181,14 +185,7 @@ def _from_diagnosis(argument: str, path: Path, given: JobFacts, config: Path | N
         what = f"does not fit the settings that go with it: {error}"
         raise TraceError(path, what, "Check run.json and --config-before or --config-after.") from error
     configuration = job_configuration(facts, config)
-    totals: dict[str, KernelTotal] = {}
-    for k in diagnosis.analyses.kernels.top:
-        old = totals.get(k.name)
-        totals[k.name] = KernelTotal(
-            kernel_class=k.kernel_class,
-            count=k.count + (old.count if old else 0),
-            total_ns=k.total_ns + (old.total_ns if old else 0),
-        )
+    totals = _totals((k.name, k.kernel_class, k.count, k.total_ns) for k in diagnosis.analyses.kernels.top)
     return Loaded(
         path=encodable(argument),
         kind="diagnosis",
@@ -209,16 +206,13 @@ def _manifest(run: Path | None) -> Manifest | None:
     return None if run is None or not (run / "run.json").is_file() else run_manifest(run)
 
 
-def _all_kernels(captures: Sequence[CaptureMeasurement]) -> dict[str, KernelTotal]:
-    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    kinds: dict[str, str] = {}
-    for capture in captures:
-        for rank in capture.ranks:
-            for k in rank.kernel_times:
-                kinds.setdefault(k.name, k.kernel_class.name.lower())
-                sums[k.name][0] += k.count
-                sums[k.name][1] += k.total_ns
-    return {n: KernelTotal(kernel_class=kinds[n], count=c, total_ns=t) for n, (c, t) in sums.items()}
+def _totals(rows: Iterable[tuple[str, str, int, int]]) -> dict[str, KernelTotal]:
+    """By name, of rows of (name, class, calls, nanoseconds)."""
+    found: dict[str, KernelTotal] = {}
+    for name, kind, count, total_ns in rows:
+        old = found.get(name) or KernelTotal(kernel_class=kind, count=0, total_ns=0)
+        found[name] = replace(old, count=old.count + count, total_ns=old.total_ns + total_ns)
+    return found
 
 
 def _step_leaves(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 
 from perfdoc.compare.diff import sections
-from perfdoc.compare.diff.result import Diff, Setting
+from perfdoc.compare.diff.noise import BLOCKS
+from perfdoc.compare.diff.result import Diff, Logged, Setting
 from perfdoc.compare.side import words_of
 from perfdoc.knobs.configuration import DERIVED_FROM
 from perfdoc.reports.terminal import grid, paragraph
@@ -17,8 +18,7 @@ _LEAVES = 8
 _SETTINGS = 4
 _STEPS = 10
 """Of a side, from which more steps of the same run tell little more."""
-_NOISE = {"within noise": "~", "noise unknown": ""}
-"""Words of a leaf, as the screen has room for."""
+_KEEP = "keep the change; in CI `perfdoc gate record` begins a baseline that holds it"
 _OTHER_WORK = {
     "batch-differs": "a step has more or fewer tokens: judge by the time of a token (--full)",
     "other-work": "see that both do the same work (model, batch, steps): as many kernels, or fused ones",
@@ -55,10 +55,26 @@ def first_screen(diff: Diff, *, width: int = 100) -> str:
     if why:
         # Beside leaves: an empty line, the head, other leaves, the total, and what the sign says.
         leaves = sections.leaf_grid(diff, max(1, min(_LEAVES, _LINES - len(lines) - len(end) - 5)))
-        cells = [[_NOISE.get(cell.text, cell.text) for cell in row] for row in leaves.rows]
+        cells = [[cell.text for cell in row] for row in leaves.rows]
         lines += ["", *grid(leaves.head, cells, align=f"n{leaves.align[1:]}", width=width)]
-        end = ["~ within noise", *end] if any(row[-1] == "~" for row in cells) else end
+        end = [sections.SIGN, *end] if any(row[-1] == "~" for row in cells) else end
     return "\n".join([*lines, *end]) + "\n"
+
+
+def logged_screen(found: Logged, after: str, *, width: int = 100) -> str:
+    """Of two logs, or two records of steps: how their medians differ, and what to do next."""
+    if found.within_noise is None:
+        next_is = f"log {BLOCKS} steps or more on both sides after the warm-up, and compare again"
+    elif found.within_noise:
+        next_is = "nothing these steps can tell from noise; several runs on both sides may: `perfdoc gate`"
+    elif found.median.change_ns < 0:
+        next_is = _KEEP
+    else:
+        watched = f"`perfdoc watch {_pasted(shlex.quote(after), 'AFTER')} --once`"
+        next_is = f"{watched} says since when; to see where, `perfdoc capture` both sides and compare those"
+    said = sections.logged_sentence(found)
+    lines = paragraph(prose(f"L{said[1:]}."), width=width)
+    return "\n".join([*lines, *paragraph(prose(f"Next: {next_is}."), width=width, hang="      ")]) + "\n"
 
 
 def next_step(diff: Diff) -> str:
@@ -75,8 +91,7 @@ def next_step(diff: Diff) -> str:
     longer = (diff.logged.median if by_log and diff.logged is not None else diff.mean).change_ns > 0
     if not longer:
         codes = {flag.code for flag in diff.flags}
-        keep = "keep the change; in CI `perfdoc gate record` begins a baseline that holds it"
-        return f"{next((what for code, what in _OTHER_WORK.items() if code in codes), keep)}."
+        return f"{next((what for code, what in _OTHER_WORK.items() if code in codes), _KEEP)}."
     settings = _made(diff.configuration.settings)
     if not settings:
         after = _pasted(shlex.join(words_of(diff.after.path)), "AFTER")

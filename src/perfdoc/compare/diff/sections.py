@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
@@ -115,7 +114,8 @@ _FLAG = 400
 _NAME = 64
 _MOST = {"leaves": 15, "kernels": 12, "ranks": 16, "settings": 1000}
 _MOST_IN_SHORT = {"leaves": 9, "kernels": 8, "ranks": 4, "settings": 8}
-_NOISE = {True: "within noise", False: "", None: "noise unknown"}
+_NOISE = {True: "~", False: "", None: ""}
+SIGN = "~ within noise"
 
 
 def render_text(diff: Diff, *, width: int = 100) -> str:
@@ -143,9 +143,10 @@ def sections_of(diff: Diff, *, short: bool = False) -> list[Section]:
     most = _MOST_IN_SHORT if short else _MOST
     ranks = plural(diff.ranks_compared, "rank")
     over = f"{'a step' if diff.basis == 'step' else 'the window'}, summed over {ranks}"
+    went = f"Where the time went ({over}; {SIGN})"
     sections = [
         _sides(diff, short=short),
-        Section(key="leaves", title=f"Where the time went ({over})", grids=[leaf_grid(diff, most["leaves"])]),
+        Section(key="leaves", title=went, grids=[leaf_grid(diff, most["leaves"])]),
         _kernels(diff, most["kernels"]),
         Section(key="ranks", title="Ranks", grids=[_ranks(diff, most["ranks"])]),
         _settings(diff, most["settings"]),
@@ -248,21 +249,20 @@ def _kernels(diff: Diff, most: int) -> Section:
         by_name.setdefault(short_name(kernel.name), []).append(kernel)
     ordered = sorted(by_name.items(), key=lambda row: -abs(_sum(row[1], "change_ns") or 0))
     rows = [_kernel_row(of, variants) for of, variants in ordered[:most]]
-    head = ("kernel", "what", "calls", "change", "by calls", "by time each")
+    head = ("kernel", "calls", "change", "by calls", "by time")
     left_out = kernels.left_out + len(ordered) - len(rows)
-    grid = Grid(head=head, align="nlrrrr", rows=rows, left_out=left_out)
+    grid = Grid(head=head, align="nrrrr", rows=rows, left_out=left_out)
     return Section(key="kernels", title="Kernels that changed most", grids=[grid])
 
 
 def _kernel_row(of: str, kernels: Sequence[Kernel]) -> list[Cell]:
-    what = Counter(k.status.replace("_", " ") for k in kernels)
     variants = f", {len(kernels)} variants" if len(kernels) > 1 else ""
     before, after = (calls(_sum(kernels, f"calls_{side}")) for side in ("before", "after"))
     effects = ("change_ns", "count_effect_ns", "time_effect_ns")
     times = [None if (ns := _sum(kernels, effect)) is None else round(ns) for effect in effects]
     return [
         Cell(text=shorten(of, _NAME) + variants),
-        *_words(next(iter(what)) if len(what) == 1 else "mixed", f"{before} → {after}", *map(signed, times)),
+        *_words(f"{before} → {after}", *map(signed, times)),
     ]
 
 
