@@ -52,8 +52,9 @@ def diff(
     with in_one_line(debug):
         if output is not None:
             require_free(output, _FILES, force=force)
+        from perfdoc.compare.diff.noise import of_logged_steps
         from perfdoc.compare.diff.screen import logged_screen
-        from perfdoc.compare.diff.two_sides import compare, of_logged_steps
+        from perfdoc.compare.diff.two_sides import compare
         from perfdoc.compare.side import load
         from perfdoc.diagnose.asked import UserError
 

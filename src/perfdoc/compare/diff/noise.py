@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -19,7 +20,9 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.slower import CHANCE, Sample, change_between
 from perfdoc.compare.diff.pairing import Pair
 from perfdoc.compare.diff.result import Basis, Logged, Noise, duration
-from perfdoc.compare.side import Loaded
+from perfdoc.compare.side import Loaded, is_of_steps, steady_steps_ns
+from perfdoc.diagnose.asked import UserError
+from perfdoc.traces import TraceError
 
 F64: TypeAlias = npt.NDArray[np.float64]
 CONFIDENCE = 1 - CHANCE
@@ -126,3 +129,24 @@ def compare_logged(before_ns: I64, after_ns: I64) -> Logged | None:
         high_ns=high,
         within_noise=None if low is None or high is None else low <= 0 <= high,
     )
+
+
+def of_logged_steps(before: str, after: str) -> Logged | None:
+    """Of two logs or records, where a side holds no captures; None where `load` says what of it is neither.
+
+    Raises TraceError where one side holds no such steps, UserError where it has too few.
+    """
+    if not any(map(is_of_steps, (before, after))):
+        return None
+    steps, wrong = [], []
+    for side in (before, after):
+        try:
+            steps.append(steady_steps_ns(Path(side)))
+            if not len(steps[-1]):
+                said = "holds no steps beyond the warm-up" if Path(side).exists() else "does not exist"
+                raise UserError(f"{side}: {said}. To compare logs or records of steps give two of them.")
+        except TraceError as error:
+            wrong.append(error)
+    if len(wrong) == 1:
+        raise wrong[0]
+    return None if wrong else compare_logged(*steps)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from perfdoc.compare.diff.noise import compare_logged, leaf_noise, step_noise
 from perfdoc.compare.diff.pairing import Pair, gpu_names, pair_ranks, require_comparable
@@ -15,7 +14,6 @@ from perfdoc.compare.diff.result import (
     Flag,
     Kernel,
     Kernels,
-    Logged,
     Noise,
     Outcome,
     PerToken,
@@ -32,41 +30,18 @@ from perfdoc.compare.diff.tables import (
     ledgers,
     rank_rows,
 )
-from perfdoc.compare.side import Loaded, is_of_steps, steady_steps_ns
-from perfdoc.diagnose.asked import UserError
+from perfdoc.compare.side import Loaded
 from perfdoc.knobs.configuration import Configuration as Settings
 from perfdoc.knobs.configuration import Undecided, View
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.results.figures import per_cent, plural, signed_share
 from perfdoc.results.names import base_name, shorten
-from perfdoc.traces import TraceError
 from perfdoc.traces.kineto.names import short_name
 from perfdoc.version import __version__
 
 _NAMED = 5
 """Settings without a known value, by name."""
-
-
-def of_logged_steps(before: str, after: str) -> Logged | None:
-    """Of two logs or records, where a side holds no captures; None where `load` says what of it is neither.
-
-    Raises TraceError where one side holds no such steps, UserError where it has too few.
-    """
-    if not any(map(is_of_steps, (before, after))):
-        return None
-    steps, wrong = [], []
-    for side in (before, after):
-        try:
-            steps.append(steady_steps_ns(Path(side)))
-            if not len(steps[-1]):
-                said = "holds no steps beyond the warm-up" if Path(side).exists() else "does not exist"
-                raise UserError(f"{side}: {said}. To compare logs or records of steps give two of them.")
-        except TraceError as error:
-            wrong.append(error)
-    if len(wrong) == 1:
-        raise wrong[0]
-    return None if wrong else compare_logged(*steps)
 
 
 def settings_rows(before: Loaded, after: Loaded) -> Configuration:
