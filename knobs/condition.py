@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -85,6 +86,7 @@ _OF_SETTING: Mapping[str, Callable[[View, str], Any]] = MappingProxyType(
 _OF_VALUES: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {"max": max, "len": len, "prod": lambda values: math.prod(int(str(n)) for n in values)}
 )
+_WORD = re.compile(r"'[^']*'|\"[^\"]*\"|([A-Za-z_]\w*)")
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = MappingProxyType(
     {
@@ -128,10 +130,24 @@ def _joined(parts: Sequence[Test], *, decisive: bool) -> Test:
     return holds
 
 
-def parse_condition(text: str, terms: Mapping[str, Term]) -> tuple[Test, frozenset[str]]:
-    """(whether the condition holds, ids of every setting that it may read). Raises ValueError."""
-    compiler = _Compiler(terms=terms)
-    return compiler.test(_parsed(text), "truth"), frozenset(compiler.reads)
+def compiled(text: str, terms: Mapping[str, Term]) -> Test:
+    """Whether it holds, compiled when that is first asked: few of 400 are. Raises ValueError then."""
+    test = cache(lambda: _Compiler(terms=terms).test(_parsed(text), "truth"))
+    return lambda v: test()(v)
+
+
+def settings_of(text: str, terms: Mapping[str, Term]) -> frozenset[str]:
+    """Ids of every setting that the condition may read."""
+    found: set[str] = set()
+    for word in _WORD.findall(text):
+        if word in _DEGREES:
+            found.update(_DEGREES[word][1])
+        elif word in terms:
+            term = terms[word]
+            found.update(term.reads, settings_of(term.is_, terms) if isinstance(term.is_, str) else ())
+        elif word in catalogue():
+            found.add(word)
+    return frozenset(found)
 
 
 def _parsed(text: str) -> ast.expr:
@@ -141,10 +157,9 @@ def _parsed(text: str) -> ast.expr:
         raise ValueError(f"no condition: {text}") from error
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Compiler:
     terms: Mapping[str, Term]
-    reads: set[str] = field(default_factory=set)
 
     def test(self, node: ast.expr, as_: _As) -> Test:
         """The node as a function of a view."""
@@ -188,13 +203,10 @@ class _Compiler:
 
     def _name(self, name: str, as_: _As) -> Test:
         if name in _DEGREES:
-            degree, reads = _DEGREES[name]
-            self.reads.update(reads)
-            return degree
+            return _DEGREES[name][0]
         if name in self.terms:
-            term = self.terms[name]
-            self.reads.update(term.reads)
-            return self.test(_parsed(term.is_), as_) if isinstance(term.is_, str) else term.is_
+            is_ = self.terms[name].is_
+            return self.test(_parsed(is_), as_) if isinstance(is_, str) else is_
         setting = self._setting(name)
         if as_ == "value":
             return lambda v: v(setting)
@@ -212,5 +224,4 @@ class _Compiler:
     def _setting(self, name: str) -> str:
         if name not in catalogue():
             raise ValueError(f"there is no knob {name}")
-        self.reads.add(name)
         return name

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Literal, get_args
 
-from perfdoc.knobs.condition import Term, Test, parse_condition
+from perfdoc.knobs.condition import Term, Test, compiled, settings_of
 from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.knobs.load import frozen, table
 from perfdoc.knobs.terms import TERMS
@@ -83,13 +83,12 @@ def _filled(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _constraint(row: Mapping[str, Any], terms: Mapping[str, Term]) -> Constraint:
     try:
         kind = next(kind for kind in get_args(Kind) if kind in row)
-        broken, reads = parse_condition(row["if"], terms)
         fix = tuple((name, frozen(value)) for name, value in row.get("fix", {}).items())
         return Constraint(
             name=row["name"],
             subject=row[kind],
             kind=kind,
-            broken=broken,
+            broken=compiled(row["if"], terms),
             rule=row["rule"],
             fix=fix,
             needs_companion=row.get("needs_companion", False),
@@ -98,7 +97,7 @@ def _constraint(row: Mapping[str, Any], terms: Mapping[str, Term]) -> Constraint
             along=row.get("along", False),
             until=tuple(row.get("until", {}).items()),
             dialects=tuple(row.get("dialects", ())),
-            knobs=reads | {row[kind], *(name for name, _ in fix)},
+            knobs=settings_of(row["if"], terms) | {row[kind], *(name for name, _ in fix)},
         )
     except (KeyError, StopIteration, ValueError) as error:
         raise ValueError(f"constraint {row.get('name')}: {error}") from error

@@ -8,7 +8,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from perfdoc.knobs.condition import parse_condition
+from perfdoc.knobs.condition import Test, compiled
 from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import table
@@ -102,11 +102,11 @@ def is_on(value: Value) -> bool:
 def holds(condition: str, configuration: Configuration) -> bool:
     """Whether a condition is known to hold; an empty one does."""
     try:
-        return not condition or bool(_parsed(condition)(View(configuration)))
+        return not condition or bool(_compiled(condition)(View(configuration)))
     except Undecided:
         return False
 
 
 @cache
-def _parsed(condition: str) -> Any:
-    return parse_condition(condition, {})[0]
+def _compiled(condition: str) -> Test:
+    return compiled(condition, {})

@@ -52,7 +52,7 @@ from perfdoc.__main__ import main
 main()
 """
 UNUSED = ["email", "importlib.metadata", "multiprocessing", "numba", "pandas", "pydantic", "pyarrow.compute"]
-UNUSED += ["scipy", "yaml", "tomllib"]
+UNUSED += ["scipy", "yaml", "tomllib", "numpy.ma", "numpy.random"]
 """What costs long to import and nothing of a small capture needs."""
 
 
@@ -72,9 +72,9 @@ def _counted(program: str, capture: str, folder: Path) -> dict[str, Any]:
 
 
 CAPTURES = [
-    pytest.param("nsys/gpt_small_full_step_a100.sqlite", 410, 80_000, 265_000, id="gpt"),
-    pytest.param("nsys/windows_rtx5000.sqlite", 430, 13_000, 165_000, id="windows"),
-    pytest.param("kineto/vllm_moe_tp8_b200_rank0.json.gz", 545, 21_500, 350_000, id="vllm"),
+    pytest.param("nsys/gpt_small_full_step_a100.sqlite", 330, 76_000, 217_000, id="gpt"),
+    pytest.param("nsys/windows_rtx5000.sqlite", 350, 10_000, 153_000, id="windows"),
+    pytest.param("kineto/vllm_moe_tp8_b200_rank0.json.gz", 470, 17_500, 320_000, id="vllm"),
 ]
 """A capture; patterns compiled, searches of patterns, calls of perfdoc's functions at most.
 
@@ -87,9 +87,9 @@ def test_a_small_capture_takes_no_more_modules_and_compiler_runs(capture: str, t
     """A compiler run is an annotation or a condition of the catalogue, none of a source file."""
     counts = _counted(_IMPORTS, capture, tmp_path / "imports")
     assert counts["absent"] == []
-    assert counts["modules"] <= 890
-    assert counts["ours"] <= 520
-    assert counts["compiled"] <= 490
+    assert counts["modules"] <= 850
+    assert counts["ours"] <= 512
+    assert counts["compiled"] <= 360
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ _FUNCTIONS = (
 )
 """Pattern of the whole name of an autograd function or operator, without `Backward` and what autograd puts
 before it, and the dimension."""
-_FUNCTION = re.compile("|".join(f"(?P<{dim}_{i}>{form})" for i, (form, dim) in enumerate(_FUNCTIONS)))
+_FUNCTION = "|".join(f"(?P<{dim}_{i}>{form})" for i, (form, dim) in enumerate(_FUNCTIONS))
 _AROUND = re.compile(
     r"(?:autograd::engine::evaluate_function: )?(?:torch::autograd::CppNode<)?"
     r"([\w:.]+?)(?:Backward\d*)?>?(?:, (?:seq|op_id) = .*)?"
@@ -199,12 +199,12 @@ def dimension_of_function(name: str) -> str | None:
     'tp'
     """
     low, text = name.lower(), name[:512]
-    if not any(hint in low for hint in RANGE_HINTS):
+    if not any(map(low.__contains__, RANGE_HINTS)):
         return None
     if _PYTHON.search(text):
         return next((dim for pattern, dim in _FRAMES if re.search(pattern, text)), None)
     plain = _AROUND.fullmatch(text)
-    found = None if plain is None else _FUNCTION.fullmatch(plain[1])
+    found = None if plain is None else re.fullmatch(_FUNCTION, plain[1])
     if found is None or found.lastgroup is None:
         return dimension_of_range(name)
     return found.lastgroup.partition("_")[0]

@@ -123,7 +123,7 @@ def _known(name: str) -> tuple[list[int], int]:
     forms = [
         i
         for i, (pattern, hints) in enumerate(_FORMS)
-        if any(h in low for h in hints) and re.search(pattern, name)
+        if any(map(low.__contains__, hints)) and re.search(pattern, name)
     ]
     dimension = dimension_of_function(name)
     return forms, -1 if dimension is None else DIMENSIONS.index(dimension)

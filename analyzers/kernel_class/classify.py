@@ -186,8 +186,10 @@ def _candidates(qualified: str) -> tuple[tuple[KernelRule | None, KernelKind], .
     for all of them.
     """
     found: list[tuple[KernelRule | None, KernelKind]] = []
+    lower = qualified.lower()
     for rule in RULES:
-        match = _pattern(rule.name).search(qualified) if rule.needed in qualified else None
+        possible = not rule.needed or any(map(lower.__contains__, rule.needed))
+        match = _pattern(rule.name).search(qualified) if possible else None
         if match is None:
             continue
         groups = match.groupdict() if rule.kernel_class is KernelClass.COMMUNICATION else {}

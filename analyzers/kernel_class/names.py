@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from perfdoc.results.names import ANONYMOUS
 
@@ -114,8 +114,6 @@ _FAMILIES = (
 )
 """Owner and a pattern in its names; the first that is found wins."""
 
-_FAMILY = [(family, re.compile(pattern)) for family, pattern in _FAMILIES]
-
 _TYPES = (
     ("bf16", r"bf16|[bB]float16|BFloat16"),
     ("f16", r"__half\b|\bc10::Half\b|\bhalf\b|(?<![a-z])f16|(?<![a-z])fp16|h16816"),
@@ -123,7 +121,9 @@ _TYPES = (
     ("f64", r"\bdouble\b"),
     ("f32", r"\bfloat\b"),
 )
-_TYPE = [(name, re.compile(pattern)) for name, pattern in _TYPES]
+
+
+_pattern = cache(re.compile)
 
 
 @lru_cache(maxsize=65536)
@@ -133,14 +133,14 @@ def family_of(full_name: str) -> str:
     Only Transformer Engine's norms obey its SM margins.
     """
     text = full_name[:MAX_TEXT]
-    return next((family for family, pattern in _FAMILY if pattern.search(text)), "other")
+    return next((family for family, pattern in _FAMILIES if _pattern(pattern).search(text)), "other")
 
 
 @lru_cache(maxsize=65536)
 def element_type_of(full_name: str) -> str:
     """Element type that the name carries: the narrowest one, since sums are kept in float; else empty."""
     text = full_name[:MAX_TEXT]
-    found = {name for name, pattern in _TYPE if pattern.search(text)}
+    found = {name for name, pattern in _TYPES if _pattern(pattern).search(text)}
     return next((name for name in ("f8", "bf16", "f16", "f32", "f64") if name in found), "")
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from perfdoc.kept import kept, loaded
@@ -62,15 +61,16 @@ class KernelRule:
     kernel_class: KernelClass
     name: str
     """Searched in the qualified name; may have groups `collective` and `type`."""
-    needed: str
-    """What each name holds that `name` fits; most patterns are never compiled. Empty: not known."""
+    needed: Sequence[str]
+    """Texts one of which each name holds, in lower case, that `name` fits; most patterns are never compiled.
+    Empty: not known."""
     text: str = ""
     """Where there is one, searched in the full name as well."""
     transport: str = ""
     collective: str = ""
 
 
-def _made(content: bytes) -> tuple[dict[str, str], list[dict[str, Any]]]:
+def _made(content: bytes) -> tuple[dict[str, str], list[dict[str, Any]], dict[str, dict[str, str]]]:
     table = loaded(content)
     parts: dict[str, str] = {}
 
@@ -81,75 +81,52 @@ def _made(content: bytes) -> tuple[dict[str, str], list[dict[str, Any]]]:
         parts[name] = pattern(pieces)
     for row in table["rules"]:
         row |= {key: pattern(row[key]) for key in ("name", "text") if key in row}
-        row |= {"needed": literal_of(row["name"]), "kernel_class": row.pop("class")}
-    return parts, table["rules"]
+        row |= {"needed": literals_of(row["name"]), "kernel_class": row.pop("class")}
+    spelled = {
+        name: {way: word for word, ways in of.items() for way in ways} for name, of in table["words"].items()
+    }
+    return parts, table["rules"], spelled
 
 
-def literal_of(pattern: str) -> str:
-    """The longest text outside of brackets that all that a pattern fits holds; empty where none is seen.
+def literals_of(pattern: str) -> list[str]:
+    """Texts in lower case, one of which all that a pattern fits holds in lower case; none where none is seen.
 
-    >>> literal_of(r"(?:^|::)nccl(?:Dev)?Kernel_\\w+")
-    'Kernel_'
+    >>> literals_of(r"(?:^|::)nccl(?:Dev)?Kernel_\\w+"), literals_of(r"(?i)(?:moe|[Ee]p)_?\\w*(?!x)|rope")
+    (['kernel_'], ['moe', 'ep', 'rope'])
     """
-    rest, shorter = "", re.sub(r"\{[^}]*\}", "?", re.sub(r"\[[^\]]*\]", " ", re.sub(r"\\.", " ", pattern)))
+    groups: list[list[str]] = []
+    """A group whose texts are known is one character of the text around it."""
+
+    def one_of(text: str) -> list[str]:
+        found: list[str] = []
+        for way in text.split("|"):
+            pieces = re.findall(r"[a-z0-9_:]+(?![?*])|[\ue000-\uf8ff](?![?*])", way)
+            texts = [groups[ord(piece) - 0xE000] if piece >= "\ue000" else [piece] for piece in pieces]
+            longest = max(texts, key=lambda words: min(map(len, words), default=0), default=[])
+            if not longest:
+                return []
+            found += longest
+        return list(dict.fromkeys(found))
+
+    def replaced(group: re.Match[str]) -> str:
+        if re.match(r"\?(?:<?[=!]|i$)", group[1]):
+            return ""
+        groups.append(one_of(re.sub(r"^\?(?:p<\w+>|-?i?:)", "", group[1])))
+        return chr(0xE000 + len(groups) - 1)
+
+    rest, shorter = "", re.sub(r"\\.", " ", pattern).lower()
+    shorter = re.sub(r"\{[^}]*\}", "?", re.sub(r"\[[^\]]*\]", " ", re.sub(r"\[(\w)\1\]", r"\1", shorter)))
     while rest != shorter:
-        rest, shorter = shorter, re.sub(r"\([^()]*\)", " ", shorter)
-    if "|" in rest or "(?i)" in pattern:
-        return ""
-    return max(re.findall(r"[A-Za-z0-9_:]+(?![A-Za-z0-9_:?*])", rest), key=len, default="")
+        rest, shorter = shorter, re.sub(r"\(([^()]*)\)", replaced, shorter)
+    return one_of(rest)
 
 
-PARTS, _ROWS = kept(Path(__file__).with_name("kernels.yaml"), _made)
+PARTS, _ROWS, _SPELLED = kept(Path(__file__).with_name("kernels.yaml"), _made)
 RULES = tuple(KernelRule(**{**row, "kernel_class": KernelClass[row["kernel_class"]]}) for row in _ROWS)
 """The parts of patterns by name; the rows in the order in which they are read."""
 
-
-COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "rdxn": "all_reduce",
-    "allgather": "all_gather",
-    "allgatherv": "all_gather",
-    "fcollect": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "sendrecv": "send_recv",
-    "send": "send_recv",
-    "recv": "send_recv",
-    "receive": "send_recv",
-    "put": "send_recv",
-    "get": "send_recv",
-    "alltoall": "all_to_all",
-    "alltoallv": "all_to_all",
-    "all2all": "all_to_all",
-    "dispatch": "dispatch",
-    "combine": "combine",
-    "barrier": "sync",
-    "sync": "sync",
-    "wait": "sync",
-    "signal": "sync",
-    "quiet": "sync",
-}
+COLLECTIVES = _SPELLED["collectives"]
 """Spelling in a kernel's name (lower case, no underscores) -> canonical word."""
-
-_SPELLINGS = MappingProxyType(
-    {
-        **dict.fromkeys(("allreduce", "allreducecoalesced", "allreducesparse"), "all_reduce"),
-        **dict.fromkeys(("allgather", "allgatherbase", "allgathercoalesced", "allgatherv"), "all_gather"),
-        **dict.fromkeys(("allgatherintotensor", "allgatherintotensorcoalesced"), "all_gather"),
-        **dict.fromkeys(("reducescatter", "reducescatterbase", "reducescattercoalesced"), "reduce_scatter"),
-        **dict.fromkeys(("reducescattertensor", "reducescattertensorcoalesced"), "reduce_scatter"),
-        **dict.fromkeys(("alltoall", "alltoallbase", "alltoallv", "alltoallsingle"), "all_to_all"),
-        **dict.fromkeys(("broadcast", "bcast", "broadcastoop"), "broadcast"),
-        **dict.fromkeys(("reduce", "reduceoop"), "reduce"),
-        **dict.fromkeys(("send", "isend"), "send"),
-        **dict.fromkeys(("recv", "irecv", "recvanysource"), "recv"),
-        "gather": "gather",
-        "scatter": "scatter",
-        "barrier": "barrier",
-    }
-)
-"""Spelling of NCCL's and PyTorch's calls (lower case, no underscores, no `nccl`) -> our word."""
 
 WITH_KERNEL = frozenset(
     ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"),
@@ -159,35 +136,8 @@ WITH_KERNEL = frozenset(
 REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 """Collectives that do arithmetic: only their names carry an element type that means something."""
 
-ELEMENT_TYPES = {
-    "bf16": "bf16",
-    "__nv_bfloat16": "bf16",
-    "rccl_bfloat16": "bf16",
-    "hip_bfloat16": "bf16",
-    "f16": "f16",
-    "half": "f16",
-    "f32": "f32",
-    "float": "f32",
-    "f64": "f64",
-    "double": "f64",
-    "f8e4m3": "f8e4m3",
-    "__nv_fp8_e4m3": "f8e4m3",
-    "rccl_float8": "f8e4m3",
-    "f8e5m2": "f8e5m2",
-    "__nv_fp8_e5m2": "f8e5m2",
-    "rccl_bfloat8": "f8e5m2",
-    # NCCL runs signed integers in the unsigned kernel: the width is known, the sign is not.
-    **{f"{sign}{bits}": f"int{bits}" for sign in "iu" for bits in (8, 32, 64)},
-    **{f"{sign}int{bits}_t": f"int{bits}" for sign in ("", "u") for bits in (8, 32, 64)},
-}
-"""Element type as NCCL spells it in a kernel's name -> canonical word."""
-
-TORCH_TYPES = {
-    **{"bfloat16": "bf16", "half": "f16", "float": "f32", "double": "f64"},
-    **{"float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"},
-    **{"char": "int8", "byte": "int8", "int": "int32", "long": "int64"},
-}
-"""Element type as PyTorch notes it on a collective's kernel (lower case) -> canonical word."""
+ELEMENT_TYPES, TORCH_TYPES = _SPELLED["element_types"], _SPELLED["torch_types"]
+"""Element type -> canonical word: as kernels' names and as PyTorch's notes on a kernel spell it."""
 
 DEDICATED_TRANSPORTS = (
     *("deepep", "hybridep", "nccl_ep", "nixl_ep", "uccl", "mooncake", "pplx", "mori", "moe_a2a"),
@@ -198,15 +148,13 @@ DEDICATED_TRANSPORTS = (
 OWN_TRANSPORTS = ("custom_all_reduce", "multimem", "symmetric_memory", "nvshmem", "msccl", "custom")
 """Of frameworks' own kernels, which run among those that compute: no stream tells their group."""
 
-_SAID = re.compile(
-    rf"(?:{PARTS['ANY']})|(?i:(?P<word>dispatch|combine|broadcast|send_?recv|barrier|notify))",
-)
+_SAID = rf"(?:{PARTS['ANY']})|(?i:(?P<word>dispatch|combine|broadcast|send_?recv|barrier|notify))"
 _MEANT = {"notify": "sync"}
 
 
 def collective_in(name: str) -> str:
     """The collective that a word in the name of a communication kernel tells; empty where none does."""
-    found = _SAID.search(name)
+    found = re.search(_SAID, name)
     if found is None:
         return ""
     spelling = (found["collective"] or found["word"]).lower().replace("_", "")
@@ -215,4 +163,5 @@ def collective_in(name: str) -> str:
 
 def operation_of(spelling: str) -> str | None:
     """Our word for a collective as NCCL or PyTorch spells it; None for one that is not known."""
-    return _SPELLINGS.get(spelling.removeprefix("nccl").replace("_", "").replace(" ", "").lower())
+    calls: dict[str, str] = _SPELLED["calls"]
+    return calls.get(spelling.removeprefix("nccl").replace("_", "").replace(" ", "").lower())

@@ -10,6 +10,7 @@ dataclasses are made as ever.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import threading
 from functools import cache
 from operator import attrgetter
@@ -61,13 +62,15 @@ class _FieldsLater:
 
 def _init_of(cls: type) -> Callable[..., None]:
     """What sets the fields of a new object and then calls `__post_init__`, if there is one."""
-    set_, post = object.__setattr__, hasattr(cls, "__post_init__")
+    post = hasattr(cls, "__post_init__")
 
     @cache
     def known() -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
-        fields = [field for field in dataclasses.fields(cls) if field.init]
-        values = {f.name: _UNSET if f.default is dataclasses.MISSING else f.default for f in fields}
-        made = {f.name: f.default_factory for f in fields if f.default_factory is not dataclasses.MISSING}
+        fields = {name: field for name, field in _declared(cls).items() if field.init}
+        values = {n: _UNSET if f.default is dataclasses.MISSING else f.default for n, f in fields.items()}
+        made = {
+            n: f.default_factory for n, f in fields.items() if f.default_factory is not dataclasses.MISSING
+        }
         return values, made
 
     def init(self: Any, /, **given: Any) -> None:
@@ -79,12 +82,27 @@ def _init_of(cls: type) -> Callable[..., None]:
             if value is _UNSET:
                 if name not in made:
                     raise TypeError(f"{cls.__qualname__} needs {name}")
-                value = made[name]()
-            set_(self, name, value)
+                values[name] = made[name]()
+        self.__dict__.update(values)
         if post:
             self.__post_init__()
 
     return init
+
+
+def _declared(cls: type) -> dict[str, Any]:
+    """Fields by name; the standard library's own look at a class is 3 % of a small analysis."""
+    found: dict[str, Any] = {}
+    for owner in reversed(cls.__mro__):
+        fields = owner.__dict__.get("__dataclass_fields__", {})
+        if isinstance(fields, _FieldsLater):
+            defaults = {n: owner.__dict__.get(n, dataclasses.MISSING) for n in inspect.get_annotations(owner)}
+            fields = {
+                name: one if isinstance(one, dataclasses.Field) else dataclasses.field(default=one)
+                for name, one in defaults.items()
+            }
+        found |= fields
+    return found
 
 
 def _frozen(cls: Any) -> dict[str, Callable[..., Any]]:

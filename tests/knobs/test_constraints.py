@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from perfdoc.knobs.check import check, evaluate, violations
+from perfdoc.knobs.condition import compiled, settings_of
 from perfdoc.knobs.configuration import DERIVED_FROM, Configuration, Undecided, View
 from perfdoc.knobs.constraints import constraints
 from perfdoc.knobs.knob import DIALECTS, Dialect, Value
@@ -326,3 +328,14 @@ def test_every_rule_can_be_broken_and_its_mending_mends_it(constraint: Any, dial
                     continue  # there is more wrong here than the mending is for
             return
     pytest.fail(f"{constraint.name}: nothing breaks it, or its mending never helps")
+
+
+def test_every_condition_is_one() -> None:
+    """They are compiled when they are asked; a wrong one would count as never broken."""
+    for constraint in constraints():
+        with suppress(Undecided, TypeError, ArithmeticError):
+            constraint.broken(View(Configuration(values={})))
+    for wrong in ("tp >", "no_such_knob > 1", "sizes(tp) == 1", "__import__('os')"):
+        with pytest.raises(ValueError, match=r"no condition|no knob|no function"):
+            compiled(wrong, {})(View(Configuration(values={})))
+    assert settings_of("'tp' in items(cuda_graph_scope) or \"pp\" == fp8", {}) == {"cuda_graph_scope", "fp8"}
