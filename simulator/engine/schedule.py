@@ -1,6 +1,7 @@
 """When every task runs, and what it waited for last; and an order in which tasks can be run.
 
-The loops over tasks are plain Python. Of many tasks numba compiles the same functions, where it is installed.
+The loops over tasks are plain Python. Of many tasks numba compiles the same functions, where it is installed;
+where it is not, tasks of many ranks are run a level at a time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from perfdoc.profiling.telling import in_worker
 from perfdoc.records import dataclass
 from perfdoc.simulator.engine.graph import I64, NONE, TaskGraph
+from perfdoc.simulator.engine.levels import fill_ends, fill_order
 
 _MANY = 2_000_000
 """Figures of tasks and edges, over all runs together. numba takes 0.7 s to start, which is what plain Python
@@ -30,7 +32,8 @@ def topological_order(tasks: int, source: I64, target: I64) -> I64 | None:
     np.cumsum(np.bincount(source, minlength=tasks), out=first[1:])
     waits_for = np.bincount(target, minlength=tasks).astype(np.int64)
     order = np.empty(tasks, np.int64)
-    ordered = _run(_order_tasks, (first, np.ascontiguousarray(target[by_source])), (waits_for, order))
+    columns = (first, np.ascontiguousarray(target[by_source]))
+    ordered = _run(_order_tasks, columns, (waits_for, order), lambda: fill_order(*columns, waits_for, order))
     return order if ordered == tasks else None
 
 
@@ -61,7 +64,7 @@ def schedule(graph: TaskGraph) -> Schedule:
     """Run the tasks: each starts at the latest of its release and, over its edges, source's end plus lag."""
     edges, end = graph.edges, np.empty(len(graph.duration_ns), np.int64)
     columns = (graph.duration_ns, graph.release_ns, edges.first[1:], edges.source, edges.lag_ns)
-    _run(_schedule_tasks, columns, (end,))
+    _run(_schedule_tasks, columns, (end,), lambda: fill_ends(graph, end))
     return Schedule(graph=graph, end_ns=end)
 
 
@@ -120,12 +123,23 @@ def _walk_back(binding: Any, source: Any, path: Any) -> int:
     return at
 
 
-def _run(loop: Callable[..., int], columns: Sequence[I64], results: Sequence[I64]) -> int:
-    """Run a loop over columns; it fills the results."""
+def _run(
+    loop: Callable[..., int],
+    columns: Sequence[I64],
+    results: Sequence[I64],
+    by_level: Callable[[], int | None] = lambda: None,
+) -> int:
+    """Run a loop over columns; it fills the results. by_level: what fills them without it; None where it
+    does not."""
     global _ran
     _ran += sum(map(len, columns))
-    if _ran > _MANY and (compiled := _compiled(loop)) is not None:
+    many = _ran > _MANY
+    if many and (compiled := _compiled(loop)) is not None:
         return int(compiled(*columns, *results))
+    if (returned := by_level()) is not None:
+        return returned
+    if many:
+        _say_that_it_is_slow()
     lists = [values.tolist() for values in (*columns, *results)]
     returned = loop(*lists)
     for result, values in zip(results, lists[len(columns) :], strict=True):
@@ -139,7 +153,6 @@ def _compiled(loop: Callable[..., int]) -> Callable[..., int] | None:
     try:
         from numba import njit
     except ImportError:
-        _say_that_it_is_slow()
         return None
     try:
         fast: Callable[..., int] = njit(cache=True, nogil=True)(loop)

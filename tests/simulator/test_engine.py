@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -17,6 +18,7 @@ from perfdoc.simulator.engine import (
     TaskGraph,
     TaskKind,
     critical_path,
+    levels,
     schedule,
 )
 from perfdoc.simulator.engine.schedule import topological_order
@@ -121,17 +123,14 @@ def test_edges_lie_by_waiting_task_in_the_order_in_which_they_were_added() -> No
     assert made.kind.tolist() == [launch, launch, order, launch, order]
 
 
-@pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few tasks there are."""
-    pytest.importorskip("numba")
-    monkeypatch.setattr(engine, "_MANY", -1)
-
-
+@pytest.mark.parametrize("how", ["compiled", "levels"])
 @given(data=st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_compiled_loops_do_what_plain_python_does(compiled: None, data: st.DataObject) -> None:
-    """Times and decisive edges, the way back from each task, and an order of the tasks numbered at random."""
+def test_quick_ways_do_what_plain_python_does(how: str, data: st.DataObject) -> None:
+    """However few tasks there are: times and decisive edges, the way back from each task, and an order of the
+    tasks numbered at random, which has no circle; with other lags the same edges are asked for again."""
+    if how == "compiled":
+        pytest.importorskip("numba")
     count = data.draw(st.integers(1, 12))
     pairs = [(s, t) for t in range(count) for s in range(t)]
     chosen = data.draw(st.lists(st.sampled_from(pairs), max_size=20)) if pairs else []
@@ -141,17 +140,47 @@ def test_compiled_loops_do_what_plain_python_does(compiled: None, data: st.DataO
     number = np.array(data.draw(st.permutations(range(count))), np.int64)
     source, target = (number[np.array([e[i] for e in edges], np.int64)] for i in (0, 1))
 
+    longer = replace(made, edges=replace(made.edges, lag_ns=made.edges.lag_ns + 3))
+
     def results() -> list[list[int]]:
         times = schedule(made)
+        later = schedule(longer).end_ns
         paths = [critical_path(made, times, last) for last in range(count)]
         order = topological_order(count, source, target)
         assert order is not None
-        return [c.tolist() for c in (times.start_ns, times.end_ns, times.binding, *paths, order)]
+        return [c.tolist() for c in (times.start_ns, times.end_ns, times.binding, *paths, order, later)]
 
-    fast = results()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_MANY", -1 if how == "compiled" else 10**9)
+        for name in ("_FEW", "_WIDE"):
+            patch.setattr(levels, name, 0)
+        fast = results()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_MANY", 10**9)
         assert results() == fast
+
+
+def test_of_many_ranks_a_level_runs_at_once_and_a_narrow_graph_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """500 ranks of 50 tasks of 2 in a chain, the i-th rank's from i on: it ends at i + 100. A chain of as
+    many tasks has levels of one; a circle behind the chains has no order."""
+    monkeypatch.setattr(engine, "_MANY", 10**9)
+    ranks, tasks = 500, 25_000
+    task = np.arange(tasks - ranks)
+    chains = graph([2] * tasks, [(i, i + ranks, 0) for i in task.tolist()], {i: i for i in range(ranks)})
+    ends = np.empty(tasks, np.int64)
+    assert levels.fill_ends(chains, ends) == tasks
+    assert ends[-ranks:].tolist() == [i + 100 for i in range(ranks)]
+    assert schedule(chains).end_ns.tolist() == ends.tolist()
+    chain = graph([2] * tasks, [(i, i + 1, 0) for i in range(tasks - 1)], {0: 0})
+    assert levels.fill_ends(chain, ends) is None
+    assert schedule(chain).end_ns[-1] == 2 * tasks
+    source, target = np.append(task, [tasks, tasks + 1]), np.append(task + ranks, [tasks + 1, tasks])
+    assert topological_order(tasks + 2, source, target) is None
+    order = topological_order(tasks, task, task + ranks)
+    assert order is not None
+    assert order.tolist() == list(range(tasks))
 
 
 def test_without_numba_many_tasks_run_all_the_same_and_one_line_says_so(
