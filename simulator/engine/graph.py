@@ -11,6 +11,7 @@ meeting waits for all arrivals (zero long), and every member transfers, from the
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 
@@ -70,7 +71,7 @@ class Edges:
     kind: I8
     """EdgeKind."""
 
-    @property
+    @cached_property
     def target(self) -> I64:
         """The waiting task of each edge."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))

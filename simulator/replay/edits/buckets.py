@@ -134,11 +134,12 @@ def _first_ready(rebuilt: Rebuilt, chosen: I64, arrival: I64, parts: I64) -> Beg
     np.maximum.at(ready, edges.target[own], rebuilt.end_ns[edges.source[own]])
     until = np.where(ready[arrival] > np.iinfo(np.int64).min, ready[arrival], rebuilt.start_ns[arrival])
     source, since = np.full(len(chosen), NONE, np.int64), np.zeros(len(chosen), np.int64)
-    for i, frame in enumerate(rebuilt.ranks):
-        mine = np.flatnonzero(graph.rank[chosen] == i)
+    computing = np.flatnonzero(graph.kind == TaskKind.COMPUTE)
+    of_ranks = rebuilt.by_rank(chosen), rebuilt.by_rank(computing)
+    for frame, mine, own_work in zip(rebuilt.ranks, *of_ranks, strict=True):
         if not len(mine):
             continue
-        work = np.flatnonzero((graph.kind == TaskKind.COMPUTE) & (graph.rank == i))
+        work = computing[own_work]
         work = work[np.argsort(rebuilt.end_ns[work], kind="stable")]
         begin, _ = frame.passes.backward
         at = np.searchsorted(begin, rebuilt.launch_ns[chosen[mine]], "right") - 1

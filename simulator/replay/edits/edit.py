@@ -138,5 +138,6 @@ def with_lags(rebuilt: Rebuilt, lag_ns: I64) -> Rebuilt:
 
 def between_calls(rebuilt: Rebuilt) -> Bool:
     """By edge: whether its lag is what the host did between two calls."""
-    found: Bool = np.isin(rebuilt.graph.edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER))
+    kind = rebuilt.graph.edges.kind
+    found: Bool = (kind == EdgeKind.HOST_ORDER) | (kind == EdgeKind.HOST_HANDOVER)
     return found

@@ -36,14 +36,14 @@ def without_host_time(what: Literal["gc", "data"], *, keep_frac: float = 0.0) ->
         graph, edges = rebuilt.graph, rebuilt.graph.edges
         source, target = edges.source, edges.target
         order = between_calls(rebuilt)
-        piece = rebuilt.on_host & (graph.kind == TaskKind.HOST)
         duration, lag = graph.duration_ns.copy(), edges.lag_ns.copy()
-        for i, frame in enumerate(rebuilt.ranks):
-            mine = graph.rank == i
-            rows = np.flatnonzero(piece & mine)
+        pieces = np.flatnonzero(rebuilt.on_host & (graph.kind == TaskKind.HOST))
+        between = np.flatnonzero(order & (lag > 0))
+        of_ranks = rebuilt.by_rank(pieces), rebuilt.by_rank(target[between])
+        for frame, own, own_gaps in zip(rebuilt.ranks, *of_ranks, strict=True):
+            rows, gaps = pieces[own], between[own_gaps]
             inside = frame.held_ns(what, rebuilt.start_ns[rows], rebuilt.end_ns[rows])
             duration[rows] = np.maximum(duration[rows] - _gone(inside, keep_frac), 0)
-            gaps = np.flatnonzero(order & mine[target] & (lag > 0))
             inside = frame.held_ns(what, rebuilt.end_ns[source[gaps]], rebuilt.start_ns[target[gaps]])
             lag[gaps] = np.maximum(lag[gaps] - _gone(inside, keep_frac), 0)
         left = tuple(_with_less(frame, what, keep_frac) for frame in rebuilt.ranks)
@@ -85,10 +85,14 @@ def launched_together(rebuilt: Rebuilt, taken: Bool) -> Rebuilt:
     between = order & taken[source] & taken[target]
     kept = np.zeros(len(source), np.int64)
     launches = np.flatnonzero(rebuilt.call == CallKind.LAUNCH)
-    for i, frame in enumerate(rebuilt.ranks):
-        longest = launching_max_ns(np.sort(rebuilt.start_ns[launches[graph.rank[launches] == i]]))
-        between &= (edges.lag_ns <= longest) | (graph.rank[target] != i)
-        mine = np.flatnonzero(between & (graph.rank[target] == i))
+    possible = np.flatnonzero(between)
+    of_ranks = rebuilt.by_rank(launches), rebuilt.by_rank(target[possible])
+    for frame, launched, own in zip(rebuilt.ranks, *of_ranks, strict=True):
+        longest = launching_max_ns(np.sort(rebuilt.start_ns[launches[launched]]))
+        mine = possible[own]
+        short = edges.lag_ns[mine] <= longest
+        between[mine] = short
+        mine = mine[short]
         begin, end = rebuilt.start_ns[source[mine]], rebuilt.start_ns[target[mine]]
         steps = np.array([*frame.step_starts_ns, *_next_step(frame)], np.int64)
         crossed = np.searchsorted(steps, end, "right") > np.searchsorted(steps, begin, "right")
@@ -155,21 +159,20 @@ def without_waits() -> Edit:
         waits[waits] &= edges.lag_ns[waits] > _NEVER_NS
         waits &= ~rebuilt.on_host[edges.target]  # a CPU rank waits for communication: it has no device
         kept = np.zeros(len(waits), bool)
-        returned = rebuilt.start_ns[edges.target]
-        of_edge = rebuilt.graph.rank[edges.target]
-        calls = np.flatnonzero(rebuilt.call == CallKind.SYNCHRONISING)
-        for i, frame in enumerate(rebuilt.ranks):
-            mine = waits & (of_edge == i)
-            called = rebuilt.start_ns[calls[rebuilt.graph.rank[calls] == i]]
+        calls, waiting = np.flatnonzero(rebuilt.call == CallKind.SYNCHRONISING), np.flatnonzero(waits)
+        of_ranks = rebuilt.by_rank(calls), rebuilt.by_rank(edges.target[waiting])
+        for frame, own_calls, own in zip(rebuilt.ranks, *of_ranks, strict=True):
+            mine = waiting[own]
+            called, returned = rebuilt.start_ns[calls[own_calls]], rebuilt.start_ns[edges.target[mine]]
             after = _next_step(frame)
             for host_end in after:  # what the next step waits for is not of these
-                kept |= mine & (returned >= host_end)
+                kept[mine] |= returned >= host_end
             before = 0
             for begin, end in pairwise((*frame.step_starts_ns, *(after or (_NO_END_NS,)))):
                 inside = called[(called >= begin) & (called < end)]
                 # The last step has fewer where its last one lies behind the device's work, out of the window.
                 if len(inside) and (end < _NO_END_NS or len(inside) >= before):
-                    kept |= mine & (returned >= inside.max()) & (returned < end)
+                    kept[mine] |= (returned >= inside.max()) & (returned < end)
                 before = len(inside)
         if not (waits & ~kept).any():
             raise ValueError("no call of the capture waits for the device, but for one in each step")
@@ -198,17 +201,17 @@ def fused_optimizer() -> Edit:
     of their time stays."""
 
     def apply(rebuilt: Rebuilt, *, same_kernels: bool = False) -> Rebuilt:
-        graph = rebuilt.graph
         inside, factor = np.zeros(len(rebuilt.start_ns), bool), np.ones(len(rebuilt.start_ns))
-        for i, frame in enumerate(rebuilt.ranks):
+        every = rebuilt.by_rank(np.arange(len(inside)))
+        for frame, mine in zip(rebuilt.ranks, every, strict=True):
             loop = frame.optimizer
             order = np.argsort(loop.start_ns, kind="stable")
             # Of the stretches that began, the last end.
             latest = np.concatenate(([NONE], np.maximum.accumulate(loop.end_ns[order])))
-            at = rebuilt.launch_ns
+            at = rebuilt.launch_ns[mine]
             begun = np.searchsorted(loop.start_ns[order], at, "right")
-            mine = (graph.rank == i) & (begun > 0) & (at <= latest[begun])
-            inside |= mine
+            mine = mine[(begun > 0) & (at <= latest[begun])]
+            inside[mine] = True
             factor[mine] = 1 / (loop.kernels_per_tensor or 1)
         if not inside.any():
             raise ValueError("no optimizer step of the capture loops over the parameters")

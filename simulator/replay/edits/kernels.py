@@ -134,10 +134,11 @@ def at_bound(which: str, *, by_peers: bool = False) -> Edit:
     def apply(rebuilt: Rebuilt) -> Rebuilt:
         graph = rebuilt.graph
         stays, in_run = np.ones(len(graph.duration_ns)), np.zeros(len(graph.duration_ns), bool)
-        for i, frame in enumerate(rebuilt.ranks):
+        computing = np.flatnonzero(graph.kind == TaskKind.COMPUTE)
+        for frame, own in zip(rebuilt.ranks, rebuilt.by_rank(computing), strict=True):
             if frame.bounds is None:
                 continue
-            mine = np.flatnonzero((graph.rank == i) & (graph.kind == TaskKind.COMPUTE))
+            mine = computing[own]
             stays[mine] = frame.bounds.stays(graph.row[mine], which)
             in_run[mine] = frame.bounds.of_runs(graph.row[mine])
         if not (stays < 1).any():

@@ -100,29 +100,31 @@ def without_merged_calls(rebuilt: Rebuilt, whole: I64) -> Rebuilt:
     parts, of_part = parts[of_part >= 0], of_part[of_part >= 0]
     calls = np.unique(edges.source[edges.kind == EdgeKind.LAUNCH])
     duration, lag = graph.duration_ns.copy(), edges.lag_ns.copy()
-    held = between_calls(rebuilt) & (lag > 0)
-    for i, frame in enumerate(rebuilt.ranks):
-        mine = np.flatnonzero(graph.rank[of_part] == i)
+    held = np.flatnonzero(between_calls(rebuilt) & (lag > 0))
+    hosts = np.flatnonzero(graph.kind == TaskKind.HOST)
+    gone = np.zeros(len(duration), bool)
+    of_ranks = map(rebuilt.by_rank, (of_part, calls, hosts, edges.target[held]))
+    for i, (mine, own_calls, own_hosts, own_held) in enumerate(zip(*of_ranks, strict=True)):
         mine = mine[np.argsort(rebuilt.start_ns[of_part[mine]], kind="stable")]
         earlier, later = of_part[mine[:-1]], of_part[mine[1:]]
         same = (whole[parts[mine[1:]]] == whole[parts[mine[:-1]]]) & (later != earlier)
-        if frame.on_host:
+        if rebuilt.ranks[i].on_host:
             pieces = later[same]
             duration[pieces[graph.kind[pieces] == TaskKind.HOST]] = 0
             continue
-        own = np.sort(rebuilt.start_ns[calls[graph.rank[calls] == i]])
+        own = np.sort(rebuilt.start_ns[calls[own_calls]])
         place = np.searchsorted(own, rebuilt.start_ns[later]) - np.searchsorted(
             own, rebuilt.start_ns[earlier]
         )
         same &= place == 1
         begin, finish = rebuilt.start_ns[earlier[same]], rebuilt.start_ns[later[same]]
-        host = np.flatnonzero((graph.kind == TaskKind.HOST) & (graph.rank == i))
+        host = hosts[own_hosts]
         at = np.searchsorted(begin, rebuilt.start_ns[host], "left") - 1
         inside = (at >= 0) & (rebuilt.start_ns[host] <= np.append(finish, 0)[at])
-        gone = np.zeros(len(duration), bool)
         gone[host[inside]] = True
-        duration[gone] = 0
-        between = np.flatnonzero(held & gone[edges.target])
+        duration[host[inside]] = 0
+        between = held[own_held]
+        between = between[gone[edges.target[between]]]
         lag[between] = _other_work_ns(rebuilt, i, between)
     return with_durations(with_lags(rebuilt, lag), duration)
 

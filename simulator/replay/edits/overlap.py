@@ -30,7 +30,6 @@ from perfdoc.simulator.replay.edits.rewiring import (
     Rewiring,
     arrivals,
     awaiting,
-    computations,
     is_transfer,
     neighbours,
     usual_lag_ns,
@@ -68,7 +67,7 @@ def parts_overlapped(rebuilt: Rebuilt) -> Rebuilt:
 
 def _launched_before(rebuilt: Rebuilt, tasks: I64) -> I64:
     """The last computation that was launched on the same rank before each of these."""
-    work, rank = computations(rebuilt), rebuilt.graph.rank
+    work, rank = rebuilt.computations, rebuilt.graph.rank
     found = np.full(len(tasks), NONE, np.int64)
     for i in range(len(rebuilt.ranks)):
         own, mine = work[rank[work] == i], np.flatnonzero(rank[tasks] == i)

@@ -24,7 +24,6 @@ from perfdoc.simulator.replay.edits.rewiring import (
     Rewiring,
     arrivals,
     awaiting,
-    computations,
     is_transfer,
     usual_lag_ns,
 )
@@ -112,7 +111,7 @@ def _exchanges(rebuilt: Rebuilt) -> _Pairs:
     """Every pair that is exposed."""
     graph = rebuilt.graph
     ours = np.flatnonzero(is_transfer(rebuilt, "ep") & (graph.duration_ns > 0))
-    waiting, every = awaiting(rebuilt, ours, (EdgeKind.EVENT,)), computations(rebuilt)
+    waiting, every = awaiting(rebuilt, ours, (EdgeKind.EVENT,)), rebuilt.computations
     parts = []
     for i in range(len(rebuilt.ranks)):
         own = ours[graph.rank[ours] == i]

@@ -104,16 +104,10 @@ def usual_lag_ns(rebuilt: Rebuilt, kind: EdgeKind, into: Bool) -> int:
     return int(np.median(mine)) if len(mine) else 0
 
 
-def computations(rebuilt: Rebuilt) -> I64:
-    """Tasks that compute, by rank and launch."""
-    work = np.flatnonzero((rebuilt.graph.kind == TaskKind.COMPUTE) & (rebuilt.launch_ns >= 0))
-    return work[np.lexsort((rebuilt.launch_ns[work], rebuilt.graph.rank[work]))]
-
-
 def neighbours(rebuilt: Rebuilt) -> tuple[I64, I64]:
     """By task, of computations: the one launched before and the one launched behind it on its rank; -1 none.
     The last entry of each is that of task -1."""
-    work, rank = computations(rebuilt), rebuilt.graph.rank
+    work, rank = rebuilt.computations, rebuilt.graph.rank
     before, behind = (np.full(len(rebuilt.start_ns) + 1, NONE, np.int64) for _ in range(2))
     same = rank[work[1:]] == rank[work[:-1]]
     before[work[1:][same]], behind[work[:-1][same]] = work[:-1][same], work[1:][same]
@@ -122,7 +116,7 @@ def neighbours(rebuilt: Rebuilt) -> tuple[I64, I64]:
 
 def awaiting(rebuilt: Rebuilt, tasks: I64, kinds: tuple[EdgeKind, ...] = tuple(EdgeKind)) -> I64:
     """By task, of these: the computation launched first of those that wait for it; -1 none."""
-    edges, work = rebuilt.graph.edges, computations(rebuilt)
+    edges, work = rebuilt.graph.edges, rebuilt.computations
     place = np.full(len(rebuilt.start_ns), NONE, np.int64)
     place[work] = np.arange(len(work))
     chosen = np.zeros(len(place), bool)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from perfdoc.records import dataclass
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.layout import layer_parameters, table_parameters
-from perfdoc.simulator.replay.edits.rewiring import computations
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
 from perfdoc.traces.job_facts import JobFacts
 
@@ -60,8 +59,8 @@ def weight_places(rebuilt: Rebuilt, rank: int, ends_layers: float = 0.0) -> list
     passes = frame.passes
     if not len(passes):
         raise ValueError("no range of the capture shows forward and backward passes")
-    work = computations(rebuilt)
-    work = work[rebuilt.graph.rank[work] == rank]
+    work = rebuilt.computations
+    work = work[slice(*np.searchsorted(rebuilt.graph.rank[work], (rank, rank + 1)))]
     chunk = _chunks(frame)
     step = np.searchsorted(np.sort(frame.step_starts_ns), passes.start_ns, "right")
     found = []
