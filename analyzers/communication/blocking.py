@@ -118,25 +118,16 @@ class _Lane:
         rows = np.flatnonzero((activity.stream == stream) & (activity.launch_start_ns >= 0))
         self.rows = rows[np.argsort(activity.launch_start_ns[rows], kind="stable")]
         self.launch_ns = activity.launch_start_ns[self.rows]
+        self._rows_or_none = np.append(self.rows, -1)
+        """In front of the first row as behind the last one stands none."""
 
     def last_before(self, time_ns: I64) -> I64:
         """Row of the last activity launched before each time; -1 none."""
-        at = np.searchsorted(self.launch_ns, time_ns, "left") - 1
-        return (
-            np.where(at >= 0, self.rows[np.maximum(at, 0)], -1)
-            if len(self.rows)
-            else np.full(len(time_ns), -1)
-        )
+        return self._rows_or_none[np.searchsorted(self.launch_ns, time_ns, "left") - 1]
 
     def first_from(self, time_ns: I64) -> I64:
         """Row of the first activity launched at or after each time; -1 none."""
-        at = np.searchsorted(self.launch_ns, time_ns, "left")
-        last = len(self.rows) - 1
-        return (
-            np.where(at <= last, self.rows[np.minimum(at, last)], -1)
-            if last >= 0
-            else np.full(len(time_ns), -1)
-        )
+        return self._rows_or_none[np.searchsorted(self.launch_ns, time_ns, "left")]
 
 
 def _note(activity: Activity, position: I64, since: I64, awaited: I64, waiting: I64, free_ns: I64) -> None:

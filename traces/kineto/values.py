@@ -34,11 +34,10 @@ _IN_NS = "a time that seems to be in nanoseconds since 1970, where ts is in micr
 _TO_MICROSECONDS = (
     "Divide ts and dur by 1000 (displayTimeUnit does not change their unit), or export the trace again."
 )
-# Sums of two numbers below 10^19 stay exact down to 10^-40; past that digits cannot move a rounding.
-_CONTEXT = Context(prec=60, Emax=999_999_999, Emin=-999_999_999)
+_CONTEXT = Context(prec=100, Emax=999_999_999, Emin=-999_999_999)
 _MAX_EXPONENT = 20
 _DIGITS_MAX = 40
-"""Longer numbers go the exact way."""
+"""Of more decimals the others are cut off."""
 
 
 class Number(str):
@@ -61,19 +60,13 @@ def interval_ns(start_us: object, duration_us: object) -> tuple[int, int]:
     Raises ValueError (what is wrong, without the event) for what is not a number, a negative
     duration and a time outside int64.
     """
-    start, duration = _thousandths(start_us, "ts"), _thousandths(duration_us, "dur")
-    if start is not None and duration is not None:
-        end = start + duration
-    elif start is not None and (parts := _whole_ns(duration_us)) is not None:
-        whole, rest, half = parts
-        end = start + whole
-        end += rest > half or (rest == half and end & 1)
+    begun, decimals = _decimal(start_us, "ts")
+    lasts, places = _decimal(duration_us, "dur")
+    if places > decimals:
+        begun, decimals = begun * 10 ** (places - decimals), places
     else:
-        exact_start = _exact_us(start_us, "ts")
-        exact_end = _CONTEXT.add(exact_start, _exact_us(duration_us, "dur"))
-        if exact_end < exact_start:
-            raise ValueError(f"a negative duration (dur {_shown(duration_us)})")
-        start, end = _rounded_ns(exact_start), _rounded_ns(exact_end)
+        lasts *= 10 ** (decimals - places)
+    start, end = _rounded_ns(begun, decimals), _rounded_ns(begun + lasts, decimals)
     if end < start:
         raise ValueError(f"a negative duration (dur {_shown(duration_us)})")
     if _EPOCH_IN_NS <= start // _NS_PER_US < 4 * _EPOCH_IN_NS:
@@ -97,46 +90,33 @@ _DECIMAL = re.compile(r"-?\d{1,19}(?:\.\d{1,9})?")
 """A time that a program wrote as text."""
 
 
-def _thousandths(value: object, field: str) -> int | None:
-    """The value times 1000 where it has at most three decimals; None sends it the exact way."""
+def _decimal(value: object, field: str) -> tuple[int, int]:
+    """(Digits, how many of them are decimals): 1.25 is (125, 2)."""
     if type(value) is int:
-        return value * _NS_PER_US
+        return value, 0
     if type(value) is str and _DECIMAL.fullmatch(value):
         value = Number(value)
     if type(value) is not Number:
         raise ValueError(f"no {field}" if value is None else f"a {field} that is not a number")
-    if value[-4:-3] == ".":  # as nearly all
-        try:
-            return int(value[:-4] + value[-3:])
-        except ValueError:
-            return None
     whole, _, decimals = value.partition(".")
-    if not 0 < len(decimals) <= 3:
-        return None
-    try:
-        return int(whole + decimals.ljust(3, "0"))
-    except ValueError:
-        return None  # an exponent
-
-
-def _whole_ns(value: object) -> tuple[int, int, int] | None:
-    """A duration in plain digits with more than three decimals: whole ns, what is left of one, and what half
-    of one is in the same unit; None of any other."""
-    whole, _, decimals = str(value)[:_DIGITS_MAX].partition(".")
-    if not (3 < len(decimals) < _DIGITS_MAX - 1 - len(whole) and whole.isdecimal() and decimals.isdecimal()):
-        return None
-    return int(whole + decimals[:3]), int(decimals[3:]), 5 * 10 ** (len(decimals) - 4)
-
-
-def _exact_us(value: object, field: str) -> Decimal:
-    exact = Decimal(str(value))
+    if len(value) <= _DIGITS_MAX:
+        try:
+            return int(whole + decimals), len(decimals)
+        except ValueError:
+            pass  # an exponent
+    exact = Decimal(value)
     if exact and exact.adjusted() > _MAX_EXPONENT:
         raise ValueError(f"a time that does not fit 64-bit nanoseconds ({field} {_shown(value)})")
-    return exact
+    return int(_CONTEXT.scaleb(exact, _DIGITS_MAX)), _DIGITS_MAX
 
 
-def _rounded_ns(exact_us: Decimal) -> int:
-    return int(_CONTEXT.to_integral_value(_CONTEXT.multiply(exact_us, Decimal(_NS_PER_US))))
+def _rounded_ns(digits: int, decimals: int) -> int:
+    """Of µs; half to even."""
+    if decimals <= 3:
+        return digits * 10 ** (3 - decimals)
+    unit = 10 ** (decimals - 3)
+    whole, rest = divmod(digits, unit)
+    return whole + (2 * rest > unit or (2 * rest == unit and whole & 1))
 
 
 def _shown(value: object) -> str:

@@ -116,10 +116,7 @@ class _Computed:
 def last_to_arrive(rebuilt: Rebuilt, dimension: str) -> int | None:
     """The rank (index) that the others of its matched collectives of a dimension waited for longest in all;
     None where there are none."""
-    graph, edges = rebuilt.graph, rebuilt.graph.edges
-    into = (graph.kind[edges.source] == TaskKind.ARRIVAL) & (graph.kind[edges.target] == TaskKind.MEETING)
-    into &= rebuilt.dimension[edges.source] == DIMENSIONS.index(dimension)
-    arrival, meeting = edges.source[into], edges.target[into]
+    arrival, meeting = _arrivals(rebuilt, DIMENSIONS.index(dimension))
     if not len(arrival):
         return None
     order = np.lexsort((rebuilt.start_ns[arrival], meeting))
@@ -128,33 +125,32 @@ def last_to_arrive(rebuilt: Rebuilt, dimension: str) -> int | None:
     which = np.cumsum(np.concatenate(([0], last[:-1])))
     at = rebuilt.start_ns[arrival]
     waited = np.bincount(which, at[last][which] - at)
-    caused = np.bincount(graph.rank[arrival[last]], waited, len(rebuilt.ranks))
+    caused = np.bincount(rebuilt.graph.rank[arrival[last]], waited, len(rebuilt.ranks))
     return int(np.argmax(caused))
+
+
+def _arrivals(rebuilt: Rebuilt, dimension: int) -> tuple[I64, I64]:
+    """At matched collectives of a dimension: (arrival, meeting)."""
+    kind, edges = rebuilt.graph.kind, rebuilt.graph.edges
+    into = np.flatnonzero((kind == TaskKind.MEETING)[edges.target])
+    source = edges.source[into]
+    into = into[(kind[source] == TaskKind.ARRIVAL) & (rebuilt.dimension[source] == dimension)]
+    return edges.source[into], edges.target[into]
 
 
 def _meetings(rebuilt: Rebuilt, dimension: int) -> list[I64]:
     """By rank: (meeting, measured arrival) of its matched collectives of a dimension, by arrival."""
-    graph = rebuilt.graph
-    edges = graph.edges
-    into = (graph.kind[edges.source] == TaskKind.ARRIVAL) & (graph.kind[edges.target] == TaskKind.MEETING)
-    into &= rebuilt.dimension[edges.source] == dimension
-    arrival, meeting = edges.source[into], edges.target[into]
-    found = []
-    for i in range(len(rebuilt.ranks)):
-        mine = np.flatnonzero(graph.rank[arrival] == i)
-        at = rebuilt.start_ns[arrival[mine]]
-        order = np.argsort(at, kind="stable")
-        found.append(np.stack((meeting[mine[order]], at[order]), axis=1))
-    return found
+    arrival, meeting = _arrivals(rebuilt, dimension)
+    both = np.stack((meeting, rebuilt.start_ns[arrival]), axis=1)
+    order = np.argsort(both[:, 1], kind="stable")
+    return [both[order[mine]] for mine in rebuilt.by_rank(arrival[order])]
 
 
 def _computations(rebuilt: Rebuilt) -> list[I64]:
     """By rank, in the order of their launch."""
     rows = np.flatnonzero(rebuilt.graph.kind == TaskKind.COMPUTE)
-    of = rebuilt.graph.rank[rows]
-    order = np.lexsort((rebuilt.start_ns[rows], rebuilt.launch_ns[rows], of))
-    ends = np.searchsorted(of[order], np.arange(1, len(rebuilt.ranks)))
-    return np.split(rows[order], ends)
+    rows = rows[np.lexsort((rebuilt.start_ns[rows], rebuilt.launch_ns[rows]))]
+    return [rows[mine] for mine in rebuilt.by_rank(rows)]
 
 
 def _slowest_as_fast(rebuilt: Rebuilt, dimension: str) -> Edit | None:
