@@ -144,8 +144,6 @@ class StackUses:
 
     use: I64
     """Use of the innermost frame that says anything."""
-    deciding_frame: I64
-    """That frame; -1 none."""
     in_backward: Bool
     """Whether autograd runs a backward, whatever the innermost frame says."""
 
@@ -165,7 +163,7 @@ def uses_of_stacks(snapshot: MemorySnapshot) -> StackUses:
     in_backward: Bool = backwards[offsets[1:]] > backwards[offsets[:-1]]
     use[(use == Use.FORWARD) & in_backward] = Use.BACKWARD
     _split_gradient_buffers(snapshot.frames, use, frame)
-    return StackUses(use=use, deciding_frame=frame, in_backward=in_backward)
+    return StackUses(use=use, in_backward=in_backward)
 
 
 def _split_gradient_buffers(frames: Sequence[MemoryFrame], use: I64, frame: I64) -> None:

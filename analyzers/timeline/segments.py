@@ -50,11 +50,6 @@ class Pieces(Layer):
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    def sums_ns(self, codes: int) -> I64:
-        """Exact nanoseconds by code, without those of NOTHING."""
-        some = self.code >= 0
-        return np.asarray(sum_by(self.code[some], (self.end_ns - self.start_ns)[some], codes))
-
 
 def paint(layers: Sequence[Layer], start_ns: int, end_ns: int) -> Pieces:
     """What [start_ns, end_ns) shows once all layers are laid, the last one on top.
@@ -127,10 +122,6 @@ class Segments(Table):
     """How many stretches of its code a segment holds; 1: it is drawn where it was."""
     count: I32
     """How many kernels or calls began in them."""
-
-    def sums_ns(self, codes: int) -> I64:
-        """Exact nanoseconds by code."""
-        return np.asarray(sum_by(self.code, self.duration_ns, codes))
 
 
 def segments_of(pieces: Pieces, count: I64 | None = None) -> Segments:

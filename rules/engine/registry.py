@@ -149,11 +149,6 @@ def judge(case: Case, rules: Sequence[Rule] | None = None) -> Judged:
     )
 
 
-def run_rules(case: Case, rules: Sequence[Rule] | None = None) -> list[RuleResult]:
-    """The results alone."""
-    return judge(case, rules).results
-
-
 def applied(rule: Rule, case: Case) -> Applied:
     """The result of one rule alone; an `error` row if it raises or returns no verdict."""
     try:

@@ -111,6 +111,12 @@ class GraphBuilder:
     def __init__(self) -> None:
         self._parts: list[tuple[I64, I64, I64, EdgeKind]] = []
 
+    def add_all(self, source: I64, target: I64, lag_ns: I64, kinds: I8) -> None:
+        """Edges of several kinds, one kind after the other."""
+        for kind in EdgeKind:
+            mine = kinds == kind
+            self.add(source[mine], target[mine], lag_ns[mine], kind)
+
     def add(self, source: I64, target: I64, lag_ns: I64 | int, kind: EdgeKind) -> None:
         """Edges source[i] -> target[i]; where the source is -1 there is none."""
         lag = np.broadcast_to(np.asarray(lag_ns, np.int64), source.shape)

@@ -1,41 +1,22 @@
-"""Tasks by how many others must run one after the other before them: those of a level run at once.
-
-Of many ranks a level is wide, and numpy goes through a level of 100 tasks in the time in which plain Python
-goes through ten.
-"""
+"""Tasks by how many others must run before them, one after the other: numpy runs those of a level at once."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
-from perfdoc.records import dataclass
 from perfdoc.simulator.engine.graph import I64, Edges, TaskGraph
 
 _FEW = 20_000
-"""Of fewer tasks plain Python is as quick."""
-_WIDE = 10
-"""Tasks of a mean level; a level costs what plain Python takes for five."""
-_LOOKS = 500
-"""Levels between two looks at how wide they are."""
+_WIDE, _LOOKS = 10, 500
+"""Of fewer tasks, or of fewer in a mean level after so many, plain Python is as quick."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Waits:
-    """What tasks wait for, by level: of all graphs of the same edges, lags and durations may be others."""
-
-    order: I64
-    """Tasks."""
-    begins: Sequence[int]
-    """Where in the order each level begins, and its end."""
-    edge: I64
-    """The edges of tasks in this order."""
-    source: I64
-    """Place in the order of what each of these waits for."""
-    first: I64
-    """Where in them those of each task of the order begin, and their end."""
+_Waits: TypeAlias = tuple[I64, list[int], I64, I64, I64]
+"""What tasks wait for: (tasks by level, where in them each level begins, their edges, the place of what each
+edge waits for, where in them those of each task begin)."""
 
 
 def fill_order(first: I64, target: I64, waits_for: I64, order: I64) -> int | None:
@@ -71,12 +52,12 @@ def fill_ends(graph: TaskGraph, end: I64) -> int | None:
     """Fill when each task ends, as plain Python does, and return their number; None as above."""
     if len(end) < _FEW or (waits := _waits(graph.edges)) is None:
         return None
-    order, begins, first = waits.order, waits.begins, waits.first
-    release, duration, lag = graph.release_ns[order], graph.duration_ns[order], graph.edges.lag_ns[waits.edge]
+    order, begins, edge, source, first = waits
+    release, duration, lag = graph.release_ns[order], graph.duration_ns[order], graph.edges.lag_ns[edge]
     ends, edges = release + duration, first[begins].tolist()
     for i in range(1, len(begins) - 1):
         here, at = slice(begins[i], begins[i + 1]), slice(edges[i], edges[i + 1])
-        start = np.maximum.reduceat(ends.take(waits.source[at]) + lag[at], first[here] - edges[i])
+        start = np.maximum.reduceat(ends.take(source[at]) + lag[at], first[here] - edges[i])
         np.maximum(start, release[here], out=start)
         np.add(start, duration[here], out=ends[here])
     end[order] = ends
@@ -88,12 +69,10 @@ _known: list[tuple[weakref.ref[I64], _Waits | None]] = []
 
 
 def _waits(edges: Edges) -> _Waits | None:
-    source = edges.source
-    kept = [waits for of, waits in _known if of() is source]
-    found = kept[0] if kept else _waits_of(edges)
-    others = [known for known in _known if known[0]() is not source]
-    _known[:] = [(weakref.ref(source), found), *others[:1]]
-    return found
+    kept = [known for known in _known if known[0]() is edges.source]
+    kept = kept or [(weakref.ref(edges.source), _waits_of(edges))]
+    _known[:] = [*kept, *(known for known in _known if known[0]() is not edges.source)][:2]
+    return kept[0][1]
 
 
 def _waits_of(edges: Edges) -> _Waits | None:
@@ -108,4 +87,4 @@ def _waits_of(edges: Edges) -> _Waits | None:
     place[order] = np.arange(tasks)
     first = np.append(0, np.cumsum(counts[order]))
     edge = np.repeat(edges.first[order] - first[:-1], counts[order]) + np.arange(len(edges.source))
-    return _Waits(order=order, begins=begins, edge=edge, source=place[edges.source[edge]], first=first)
+    return order, begins, edge, place[edges.source[edge]], first

@@ -60,8 +60,6 @@ class SimulatedRank:
     work: RankWork
     start_ns: I64
     """Of a communication its own arrival."""
-    met_ns: I64
-    """When all members had arrived; of other work its start."""
     end_ns: I64
     segment_ns: I64
     """(steps, segments + 1): when each began on the host; the last one is the end of the step."""
@@ -172,7 +170,6 @@ def simulate_ranks(works: Sequence[RankWork]) -> tuple[list[SimulatedRank], Mapp
             SimulatedRank(
                 work=work,
                 start_ns=start[tasks[:, :n]],
-                met_ns=start[tasks[:, n : 2 * n]],
                 end_ns=end[tasks[:, n : 2 * n]],
                 segment_ns=start[tasks[:, 2 * n :]],
             )
@@ -194,9 +191,7 @@ def _run(
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     builder = GraphBuilder()
-    for which in np.unique(of_kind).tolist():
-        mine = of_kind == which
-        builder.add(place[source[mine]], place[target[mine]], lag[mine], EdgeKind(which))
+    builder.add_all(place[source], place[target], lag, of_kind)
     graph = TaskGraph(
         duration_ns=duration[order],
         release_ns=np.full(len(order), _NEVER) if not len(order) else _release(order, source, target),

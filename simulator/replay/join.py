@@ -172,10 +172,7 @@ def _with_meetings(whole: Rebuilt, task: I64, collective: I64, may_leave: Bool) 
     arrives_as = np.arange(count)
     arrives_as[task] = arrival
     builder = GraphBuilder()
-    target = arrives_as[graph.edges.target]
-    for kind in EdgeKind:
-        mine = graph.edges.kind == kind
-        builder.add(graph.edges.source[mine], target[mine], graph.edges.lag_ns[mine], kind)
+    builder.add_all(graph.edges.source, arrives_as[graph.edges.target], graph.edges.lag_ns, graph.edges.kind)
     builder.add(arrival, meeting[which], 0, EdgeKind.COLLECTIVE)
     builder.add(np.where(waits, meeting[which], arrival), task, 0, EdgeKind.COLLECTIVE)
     duration = graph.duration_ns.copy()

@@ -150,14 +150,14 @@ def _order_host(builder: GraphBuilder, host: HostTasks, call_task: I64, ended_by
     previous = host.previous[follows]
     gap = host.start_ns[follows] - host.end_ns[previous]
     same = host.thread[follows] == host.thread[previous]
-    for chosen, kind in ((same, EdgeKind.HOST_ORDER), (~same, EdgeKind.HOST_HANDOVER)):
-        builder.add(ended_by[previous[chosen]], call_task[np.flatnonzero(follows)[chosen]], gap[chosen], kind)
+    kinds = np.where(same, EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER)
+    builder.add_all(ended_by[previous], call_task[np.flatnonzero(follows)], gap, kinds.astype(np.int8))
 
 
 def _links(view: DeviceView, inside: I64, host: HostTasks, call_task: I64, work_task: I64) -> list[_Link]:
     """What each activity may have waited for: its launch, its stream, events."""
     activity = view.activity
-    position = np.full(len(activity.start_ns), NONE, np.int64)
+    position = np.full(len(activity.start_ns) + 1, NONE, np.int64)  # the last entry is that of row -1
     position[inside] = np.arange(len(inside))
     launch_ns = activity.launch_start_ns[inside]
     call = host.at(activity.launch_thread[inside], np.where(launch_ns >= 0, launch_ns, NONE))
@@ -171,17 +171,14 @@ def _links(view: DeviceView, inside: I64, host: HostTasks, call_task: I64, work_
             kind=EdgeKind.LAUNCH,
         ),
         _Link(
-            source=np.where(previous >= 0, work_task[np.maximum(previous, 0)], NONE),
+            source=np.append(work_task, NONE)[previous],
             target=work_task,
-            ready_ns=np.where(previous >= 0, activity.end_ns[inside[np.maximum(previous, 0)]], NO_RELEASE),
+            ready_ns=np.append(activity.end_ns[inside], NO_RELEASE)[previous],
             kind=EdgeKind.STREAM_ORDER,
         ),
     ]
-    awaited, behind = awaited_pairs(view.trace, activity, view.launches)
-    known = (awaited >= 0) & (behind >= 0)
-    awaited, behind = position[awaited[known]], position[behind[known]]
-    known = (awaited >= 0) & (behind >= 0)
-    awaited, behind = awaited[known], behind[known]
+    awaited, behind = (position[rows] for rows in awaited_pairs(view.trace, activity, view.launches))
+    awaited, behind = kept((awaited >= 0) & (behind >= 0), awaited, behind)
     links.append(
         _Link(
             source=work_task[awaited],

@@ -22,7 +22,7 @@ from perfdoc.analyzers.kernels.optimizer import NO_LOOP, LoopSpans, loop_spans
 from perfdoc.analyzers.kernels.spans import Lane
 from perfdoc.analyzers.pipeline.passes import NO_LAYERS, HostPasses, LayerSpans, host_passes, layer_spans
 from perfdoc.records import dataclass
-from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
+from perfdoc.simulator.engine import GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.engine.schedule import topological_order
 from perfdoc.simulator.replay.cpu_tasks import cpu_tasks
@@ -171,7 +171,8 @@ def rebuild_rank(
     reduces = np.zeros(count, np.int8)
     does = np.array([_reduces(k.collective if k is not None else None) for k in comm.kinds], np.int8)
     reduces[at[at >= 0]] = does[comm.kind[at >= 0]] if len(does) else 0
-    kernel_class, alone, narrow = _kernels(view, tasks) if whole else _no_kernels(count)
+    no_kernels = (np.broadcast_to(np.int8(NONE), count), unknown(count), unknown(count))
+    kernel_class, alone, narrow = _kernels(view, tasks) if whole else no_kernels
     device = view.device
     return Rebuilt(
         graph=tasks.graph,
@@ -207,10 +208,6 @@ def rebuild_rank(
             ),
         ),
     )
-
-
-def _no_kernels(count: int) -> tuple[I8, I64, I64]:
-    return np.broadcast_to(np.int8(NONE), count), unknown(count), unknown(count)
 
 
 def _reduces(collective: str | None) -> int:
@@ -277,9 +274,7 @@ def with_edges(rebuilt: Rebuilt, builder: GraphBuilder) -> Rebuilt | None:
     number = np.empty(count, np.int64)
     number[order] = np.arange(count)
     again = GraphBuilder()
-    for kind in EdgeKind:
-        mine = edges.kind == kind
-        again.add(number[edges.source[mine]], number[edges.target[mine]], edges.lag_ns[mine], kind)
+    again.add_all(number[edges.source], number[edges.target], edges.lag_ns, edges.kind)
     columns: dict[str, Any] = {n: getattr(old, n)[order] for n in OF_GRAPH}
     graph = TaskGraph(**columns, edges=again.edges(count))
     columns = {n: getattr(rebuilt, n)[order] for n in OF_TASK}

@@ -16,12 +16,13 @@ from perfdoc.results.rules import Advice, RuleResult
 from perfdoc.rules.engine.advisable import advisable
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import all_rules, own_rules, run_rules
+from perfdoc.rules.engine.registry import all_rules, own_rules
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.device import DeviceBuilder
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.process import ThreadBuilder
 from tests.captures.timeline import TimelineBuilder
+from tests.rules.judged import run_rules
 
 US = 1_000
 STEP_US = 1_000

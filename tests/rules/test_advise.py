@@ -12,11 +12,11 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, RuleResult
 from perfdoc.rules.engine.advise import advise, needing, settle, value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from perfdoc.rules.facts.overlaps import ep_overlap
 from tests.knobs.random_configurations import value
 from tests.rules.cases import case_of, gain_of, step_with_gap
+from tests.rules.judged import run_rules
 
 
 def advice(knob: str, to: Value) -> Advice:

@@ -12,13 +12,14 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.knob import Value
 from perfdoc.results.what_if import WhatIfCause, no_what_if
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import judge, run_rules
+from perfdoc.rules.engine.registry import judge
 from tests.analyzers.loader_jobs import Between, both, calling, job, off, on, silent
 from tests.analyzers.tiny import GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.process import ThreadBuilder
 from tests.command import perfdoc
 from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of
+from tests.rules.judged import run_rules
 
 ROOM: dict[str, Value] = {
     "micro_batch_size": 1,

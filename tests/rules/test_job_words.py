@@ -11,9 +11,9 @@ from perfdoc.knobs.load import catalogue
 from perfdoc.results.headline import Framework
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.job_words import in_job_words, plain_words
-from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.rule import Verdict
 from tests.rules.examples import examples
+from tests.rules.judged import run_rules
 
 PYTORCHS = {"record_shapes"}
 """A name of PyTorch's own profiler."""

@@ -13,11 +13,12 @@ from perfdoc.results.efficiency import KernelEfficiency
 from perfdoc.results.quality import NO_EVENTS
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Need, given, needs_in_words, not_applicable, skipped
-from perfdoc.rules.engine.registry import own_rules, run_rules
+from perfdoc.rules.engine.registry import own_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from perfdoc.traces.model import CAPABILITIES, Capability
 from tests.knobs.random_configurations import drawn
 from tests.rules.cases import case_of, step_with_communication
+from tests.rules.judged import run_rules
 from tests.rules.laid import START_UP
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, under
 from tests.rules.test_mapping_random import CHOICES, GPUS

@@ -15,10 +15,10 @@ from perfdoc.knobs.values import check_value
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.advise import advise, value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from tests.amount import tries
 from tests.knobs.random_configurations import drawn
+from tests.rules.judged import run_rules
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, with_exposed
 from tests.rules.simulated_cases import FRAGMENTED, simulated_case, with_settings
 from tests.rules.test_communication_rules import contended

@@ -8,9 +8,9 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.memory.snapshot import measure_snapshot
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import run_rules
 from tests.amount import some
 from tests.rules.cases import evidence_of, result
+from tests.rules.judged import run_rules
 from tests.rules.laid import remembering
 
 

@@ -14,12 +14,13 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import all_rules, applied, run_rules
+from perfdoc.rules.engine.registry import all_rules, applied
 from perfdoc.rules.engine.related import changes_of
 from perfdoc.rules.engine.rule import Level, Meta, Rule, Verdict
 from tests.amount import tries
 from tests.knobs.random_configurations import mended, value
 from tests.rules.cases import case_of, step_with_gap
+from tests.rules.judged import run_rules
 from tests.rules.planted_cases import with_exposed
 from tests.rules.simulated_cases import simulated_case
 from tests.rules.test_proposals_random import broken, seen

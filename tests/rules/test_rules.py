@@ -11,13 +11,14 @@ from perfdoc.results.ranks import Window
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.checks.pd902_no_step_ranges import _action
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import all_rules, own_rules, run_rules
+from perfdoc.rules.engine.registry import all_rules, own_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from perfdoc.rules.facts.hardware import gpu_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import case_of
+from tests.rules.judged import run_rules
 
 
 def measured(

@@ -18,11 +18,11 @@ from perfdoc.rules.checks.pd101_exposed_dp import HIDDEN_FRAC, WORTH_FRAC
 from perfdoc.rules.checks.pd380_step_beside_dp import MAX_MICRO_BATCHES, MIN_FRAC
 from perfdoc.rules.checks.pd382_low_mfu import LOW_MFU
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.facts.graphs import MIN_HOST_FRAC
 from tests.amount import some
 from tests.rules.cases import gain_of, predicting, result
 from tests.rules.communicating import communicating, having, of_job, with_exposed
+from tests.rules.judged import run_rules
 from tests.rules.test_mapping_rules import idle
 from tests.simulator.simulated import DENSE, facts_of, simulated, written
 

@@ -4,8 +4,8 @@ import pytest
 
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import run_rules
 from tests.amount import some
+from tests.rules.judged import run_rules
 from tests.rules.simulated_cases import simulated_case, with_settings
 
 SOUND = (

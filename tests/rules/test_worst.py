@@ -12,10 +12,10 @@ from perfdoc.analyzers.instances.spots import Instance
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.results import WorstInstance
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.worst import bubble, late_rank, worst_exposed, worst_instance
 from tests.analyzers.planted_ranks import Clock, Job
 from tests.planted.spec import JobSpec
+from tests.rules.judged import run_rules
 from tests.rules.planted_cases import planted_case
 
 MS = 1_000_000

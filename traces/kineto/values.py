@@ -112,9 +112,9 @@ def _decimal(value: object, field: str) -> tuple[int, int]:
 
 def _rounded_ns(digits: int, decimals: int) -> int:
     """Of µs; half to even."""
+    unit: int = 10 ** abs(decimals - 3)
     if decimals <= 3:
-        return digits * 10 ** (3 - decimals)
-    unit = 10 ** (decimals - 3)
+        return digits * unit
     whole, rest = divmod(digits, unit)
     return whole + (2 * rest > unit or (2 * rest == unit and whole & 1))
 

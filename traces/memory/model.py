@@ -87,8 +87,6 @@ class MemorySegments(Table):
     is_large: Bool
     """For requests over 1 MiB."""
     is_expandable: Bool
-    is_private: Bool
-    """Of a pool of its own, such as a CUDA graph's."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -50,7 +50,6 @@ ACTIONS = (
 _ACTION_CODES = {name: code for code, name in enumerate(ACTIONS, 1)}
 _STATE_CODES = {"inactive": 0, "active_allocated": 1, "active_pending_free": 2, "active_awaiting_free": 2}
 """In the order of BlockState. The last two are two PyTorch versions' words for one state."""
-_DEFAULT_POOL = (0, 0)
 
 
 class SnapshotProblem(ValueError):
@@ -126,9 +125,6 @@ class Columns:
             "segments.stack": self._stacks_of(segments),
             "segments.is_large": array("b", [row.get("segment_type") == "large" for row in segments]),
             "segments.is_expandable": array("b", [row.get("is_expandable") is True for row in segments]),
-            "segments.is_private": array(
-                "b", [row.get("segment_pool_id", _DEFAULT_POOL) != _DEFAULT_POOL for row in segments]
-            ),
         }
 
     def _add_events(self, traces: list[list[Row]]) -> None:

@@ -77,7 +77,9 @@ class _Computed:
         self._meetings = _meetings(rebuilt, dimension)
         self.meets = any(map(len, self._meetings))
         """Whether any collective of the dimension was matched; else nothing is compared."""
-        self._rows = _computations(rebuilt) if self.meets else [np.empty(0, np.int64)] * len(self._meetings)
+        rows = np.flatnonzero(rebuilt.graph.kind == TaskKind.COMPUTE) if self.meets else np.empty(0, np.int64)
+        rows = rows[np.lexsort((rebuilt.start_ns[rows], rebuilt.launch_ns[rows]))]
+        self._rows = [rows[mine] for mine in rebuilt.by_rank(rows)]
         """Of each rank, in the order of their launch."""
         self._stretch = [
             np.searchsorted(arrivals[:, 1], rebuilt.start_ns[rows], "right")
@@ -144,13 +146,6 @@ def _meetings(rebuilt: Rebuilt, dimension: int) -> list[I64]:
     both = np.stack((meeting, rebuilt.start_ns[arrival]), axis=1)
     order = np.argsort(both[:, 1], kind="stable")
     return [both[order[mine]] for mine in rebuilt.by_rank(arrival[order])]
-
-
-def _computations(rebuilt: Rebuilt) -> list[I64]:
-    """By rank, in the order of their launch."""
-    rows = np.flatnonzero(rebuilt.graph.kind == TaskKind.COMPUTE)
-    rows = rows[np.lexsort((rebuilt.start_ns[rows], rebuilt.launch_ns[rows]))]
-    return [rows[mine] for mine in rebuilt.by_rank(rows)]
 
 
 def _slowest_as_fast(rebuilt: Rebuilt, dimension: str) -> Edit | None:

@@ -46,10 +46,7 @@ class Rewiring:
         """The same tasks with these edges. ValueError, `circle`, where they form a dependency cycle."""
         builder, kept = GraphBuilder(), self.kept
         ours = (self.source[kept], self.target[kept], self.lag_ns[kept], self.kind[kept])
-        source, target, lag, kinds = (np.concatenate(c) for c in zip(ours, *self._added, strict=True))
-        for kind in EdgeKind:
-            mine = kinds == kind
-            builder.add(source[mine], target[mine], lag[mine], kind)
+        builder.add_all(*(np.concatenate(c) for c in zip(ours, *self._added, strict=True)))
         found = with_edges(self.rebuilt, builder)
         if found is None:
             raise ValueError(circle)

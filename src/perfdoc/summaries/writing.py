@@ -26,8 +26,6 @@ class Written:
     bytes: int
     ranks: int
     """Devices that it holds; 0 for a capture without GPU activity."""
-    kept_bytes: int
-    """Of the section with the kept replay, before packing."""
     memory: bool
     """Whether memory snapshots lie beside the trace, which are in no summary."""
 
@@ -79,7 +77,6 @@ def summarize(
         path=target,
         bytes=written,
         ranks=len(measured.above),
-        kept_bytes=len(sections[1]),
         memory=beside is not None and (beside[0] / "memory").is_dir(),
     )
 
