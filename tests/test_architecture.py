@@ -179,8 +179,8 @@ BUDGET = {
     "profiling": 7_779,  # codes of exits; no end of a training; MFU only of certain tokens and heads
     "reports": 7_897,  # what a list says of its order and savings; all ranks first where they may wait
     "results": 3_894,  # what rules say of their savings; words that are compared; the what-if study
-    "rules": 15_967,  # what ends with a rule's time, memory it frees; layers that a stage keeps; late ranks
-    "simulator": 13_537,  # many ranks a level at a time; absent ranks, stages without any; late ranks
+    "rules": 15_966,  # what ends with a rule's time, memory it frees; layers that a stage keeps; late ranks
+    "simulator": 13_548,  # many ranks a level at a time; absent ranks, stages without any; late ranks
     "src": 22_414,  # runs that overlap; what is next for logs; screens of tune and diff; followed jobs
     "traces": 9_773,  # allocations in any capture; times in nanoseconds; columns read many rows at once
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by

@@ -182,6 +182,7 @@ def _named(case: Case, worst: Straggler, culprits: Sequence[Straggler]) -> list[
 
 
 _MOST_OTHERS = 3
+_SEVERAL = {"compute": "compute longer than the others", "host": "are launched late by their hosts"}
 _CHECK = {
     "before": "Capture all ranks from one step on",
     "data": "Compare its storage, its loader's workers and its share of the data",
@@ -227,9 +228,7 @@ def _blames(case: Case, named: Sequence[Straggler]) -> str:
     """`Rank 1 computes 1.15 times as long as its DP peers`; of several what the first one does."""
     first, *others = named
     names = " and ".join(s.name for s in named)
-    said = (
-        LATE_WORDS[first.cause] if not others or first.cause != "host" else "are launched late by their hosts"
-    )
+    said = (_SEVERAL.get(first.cause) if others else None) or LATE_WORDS[first.cause]
     ratio = longer_times(case, first.name) if first.cause == "compute" and not others else None
     if ratio is not None:
         said = f"computes {significant(ratio)} times as long as its peers"

@@ -90,8 +90,8 @@ def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
             steps = _slow_steps(over[m], dense[at][m].sum(axis=0), np.concatenate(others))
             if steps is None:
                 continue
-            by_chance = _is_chance(dense[at][:, :, steps], m, len(work.kinds))
-            if work.is_by_place or (_is_everywhere(dense[at], m, steps) and not by_chance):
+            by_chance = _is_chance(work, dense[at][:, :, steps], m)
+            if work.is_by_place or (_is_everywhere(work, dense[at], m, steps) and not by_chance):
                 found.append(_slow_rank(works, at, m, over[m], steps))
     found.sort(key=lambda e: -e.ratio)
     return found
@@ -147,22 +147,28 @@ def _chance(steps: int, least: int, each: float) -> float:
     return sum(map(exp, logs))
 
 
-def _is_chance(own: F64, m: int, kinds: int) -> bool:
-    """Whether passes scatter so much, as with uneven data, that a rank may have been given longer ones in all
-    steps. kinds: of passes; those of one micro-batch are long together."""
+def _is_chance(work: StageWork, own: F64, m: int) -> bool:
+    """Whether passes of a kind scatter so much, as with uneven data, that a rank may have been given longer
+    ones in all steps. Those of one micro-batch are long together, of whatever kind."""
     scaled = own / np.maximum(own.mean(axis=(0, 2), keepdims=True), 1.0)
-    means, errors = scaled.mean(axis=(1, 2)), scaled.var(axis=(1, 2)) * kinds / scaled[0].size
+    means = scaled.mean(axis=(1, 2))
+    for kind in work.kinds:
+        scaled[:, work.of_kind(kind)] -= scaled[:, work.of_kind(kind)].mean(axis=(1, 2), keepdims=True)
+    errors = (scaled**2).mean(axis=(1, 2)) * len(work.kinds) / scaled[0].size
     scatter = np.sqrt(errors[m] + np.delete(errors, m).mean() / (len(errors) - 1))
     return bool(means[m] - usual_of(np.delete(means, m)) < ERRORS * scatter)
 
 
-def _is_everywhere(own: F64, m: int, steps: Bool) -> bool:
-    """Whether nearly all passes of these steps are longer than the others', not only some micro-batches'."""
+def _is_everywhere(work: StageWork, own: F64, m: int, steps: Bool) -> bool:
+    """Whether nearly all passes of these steps are longer than the others', or nearly all of a kind and of no
+    other kind, not only some micro-batches'."""
     mine, others = own[m][:, steps], np.delete(own, m, axis=0)[:, :, steps]
     half = 1 + (float(np.median(mine.sum(axis=0) / usual_of(others.sum(axis=1)))) - 1) / 2
-    by_item = mine.mean(axis=1) / np.maximum(usual_of(others.mean(axis=2)), 1.0)
     weight = mine.mean(axis=1)
-    if weight[by_item > half].sum() < NEARLY_ALWAYS * weight.sum():
+    longer = weight * (weight / np.maximum(usual_of(others.mean(axis=2)), 1.0) > half)
+    rows = [work.of_kind(kind) for kind in work.kinds]
+    shares = np.array([longer[of].sum() / max(weight[of].sum(), 1.0) for of in rows])
+    if shares.max() < NEARLY_ALWAYS or ((shares < NEARLY_ALWAYS) & (shares > 1 - NEARLY_ALWAYS)).any():
         return False
     if steps.all():
         return True
@@ -182,8 +188,8 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
     ratio = float(np.median(over[steps]))
     factors = tuple(np.ones_like(w.takes) for w in works)
     own = _without_experts(work)[:, :, steps].mean(axis=2)
-    if not work.is_by_place:  # micro-batches have lengths of their own
-        own = own.sum(axis=1, keepdims=True)
+    for kind in () if work.is_by_place else work.kinds:  # micro-batches have lengths of their own
+        own[:, work.of_kind(kind)] = own[:, work.of_kind(kind)].mean(axis=1, keepdims=True)
     usual = usual_of(np.delete(own, m, axis=0))
     factors[at][m][:, steps] = np.minimum(1.0, usual / np.maximum(own[m], 1.0))[:, None]
     first = int(np.argmax(steps))

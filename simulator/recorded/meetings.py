@@ -56,7 +56,9 @@ def units_of(matches: Matches, placed: Placed, ranks: int, *, piped: bool) -> tu
     in collectives inside passes, in groups of which nothing is an operation of its own."""
     unit = list(range(ranks))
     experts: set[int] = set()
-    synchronising = matches.is_synchronising if matches.groups else np.empty(0, bool)
+    # What goes around a ring has been on all its ranks, message by message.
+    ring = matches.dimension == DIMENSIONS.index("cp")
+    synchronising = matches.is_synchronising | ring if matches.groups else np.empty(0, bool)
     collective = matches.collective
     rows = zip(matches.member.tolist(), matches.row.tolist(), strict=True)
     apart = np.zeros(len(matches.group), bool)

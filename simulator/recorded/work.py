@@ -3,7 +3,7 @@ between collectives of ranks without a pipeline."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -93,11 +93,14 @@ def work_of(job: RecordedJob) -> list[StageWork]:
     """By stage. Ranks of a stage that do not have the same items are left out: the most that do are kept."""
     mine: dict[int, dict[Item, list[int]]] = defaultdict(lambda: defaultdict(list))
     piped = any(cell.passes for cell in job.cells)
+    begun: Counter[int] = Counter()
     for c, cell in enumerate(job.cells):
+        # By what began before it: who comes last does not wait for that, as others do between two stretches.
+        begun[cell.member] += cell.lane >= 0
         if cell.passes:
             mine[cell.member][cell.kind, cell.passes[0][1]].append(c)
         elif cell.is_compute and not piped:
-            mine[cell.member][cell.kind, cell.place].append(c)
+            mine[cell.member][cell.kind, begun[cell.member]].append(c)
     alike: dict[tuple[int, tuple[Item, ...]], list[int]] = defaultdict(list)
     for member, found_items in mine.items():
         alike[job.stage[member], tuple(sorted(found_items))].append(member)

@@ -1,0 +1,53 @@
+"""Slow ranks of planted jobs of several layouts, read from their captures without ranges of passes: the first
+sentence and the price."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdoc.simulator.captures.nsys import Clock
+from tests.planted.job import planted_steps
+from tests.planted.spec import KINDS, JobSpec, Late
+from tests.simulator.test_what_if_of_jobs import diagnosed
+
+NO_SYNC = JobSpec(dp=4, buckets=4, micro_batches=4)
+"""Gradients are summed in the last of four micro-batches alone."""
+SECONDS_APART = tuple(Clock(session_start_ns=-3_000_000_000 * rank) for rank in range(4))
+
+
+@pytest.mark.parametrize(
+    ("spec", "slow"),
+    [
+        (NO_SYNC, {2: 700_000}),
+        (replace(NO_SYNC, dp=8), {2: 700_000, 5: 600_000}),
+        (KINDS["cp2_dp2"], {1: 700_000}),
+        (KINDS["tp2_pp2_dp2"], {1: 700_000, 6: 600_000}),
+        (KINDS["cp2_ep2_pp2"], {2: 700_000}),
+        (replace(KINDS["dp4"], clocks=SECONDS_APART), {3: 700_000}),
+    ],
+    ids=["no_sync", "two_of_no_sync", "cp", "two_stages", "cp_ep_pp", "clocks"],
+)
+def test_they_are_the_first_sentence_with_their_price(
+    spec: JobSpec, slow: dict[int, int], tmp_path: Path
+) -> None:
+    """Forward passes alone are longer."""
+    late = tuple(Late(rank=rank, extra_ns=ns) for rank, ns in slow.items())
+    made = planted_steps(replace(spec, late=late, micro_batch_ranges=False), range(spec.world_size))
+    paths = made.write(tmp_path)
+    for path in paths:
+        with sqlite3.connect(path) as database:
+            kept = " AND ".join(f"text NOT LIKE 'perfdoc.{word}%'" for word in ("step", "rank", "group"))
+            database.execute(f"DELETE FROM NVTX_EVENTS WHERE text LIKE 'perfdoc%' AND {kept}")
+    said = diagnosed(paths)
+    assert said.analyses.what_if is not None
+    (cause,) = said.analyses.what_if.causes
+    assert (cause.kind, cause.ranks) == ("slow_rank", [*slow])
+    truth_ms = (made.step_ns - planted_steps(spec).step_ns) / 1e6
+    assert cause.saved_ns / 1e6 == pytest.approx(truth_ms, abs=0.005 * made.step_ns / 1e6)
+    assert cause.high_ns / 1e6 >= truth_ms - 0.01
+    first = " and ".join(str(rank) for rank in slow)
+    assert said.verdict.startswith(f"Rank{'s' if len(slow) > 1 else ''} {first} compute")
