@@ -6,13 +6,14 @@ from collections.abc import Collection
 from typing import Literal
 from xml.etree import ElementTree
 
-from perfdoc.reports.advice import gain_words, lines_of
+from perfdoc.reports.advice import change_title, gain_words, lines_of
 from perfdoc.reports.annotations import command
 from perfdoc.reports.gaps import RULE_STATES
-from perfdoc.reports.opportunities import action_of
 from perfdoc.reports.ranking import in_order
+from perfdoc.reports.sections.section import stopped
 from perfdoc.results import Diagnosis, RuleResult
-from perfdoc.results.names import prose, shorten
+from perfdoc.results.names import prose, sentences, shorten
+from perfdoc.results.ranking import allowed_in
 
 ANY = "ANY"
 """In place of codes: every rule."""
@@ -28,7 +29,9 @@ def named(rule: RuleResult, fail_on: Collection[str]) -> bool:
 
 def message_of(rule: RuleResult) -> str:
     """What a rule that fires found, what to do, and what that saves, in one line."""
-    said = [prose(rule.reason, _LIMIT).rstrip(".") + ".", action_of(rule).replace("`", "")]
+    piece = next((f"Set {change_title(piece)}" for piece in allowed_in(rule)), "")
+    do = piece or rule.action or next(iter(sentences(rule.remedy)), f"Investigate: {rule.title}")
+    said = [stopped(prose(rule.reason, _LIMIT)), stopped(prose(do, _LIMIT).replace("`", ""))]
     return " ".join([*said, gain_words(rule.gain, rule.gain_per)]).strip()
 
 

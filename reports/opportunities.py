@@ -1,4 +1,4 @@
-"""What there is to do, row by row: action, predicted gain, confidence, effort."""
+"""What there is to do, row by row: action, predicted gain, confidence."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 from perfdoc.records import dataclass
-from perfdoc.reports.advice import excluding, own_words
+from perfdoc.reports.advice import excluding
 from perfdoc.reports.ranking import INEXACT, Ranked, gain_figures, ranking, trifles_in
 from perfdoc.reports.savings import holds, shared_with
 from perfdoc.reports.sections.section import stopped
 from perfdoc.reports.settings import DIALECT_TITLES, Spelling, snippets, spellings
 from perfdoc.results import Combined, Diagnosis, Gain, Prediction, RuleResult
-from perfdoc.results.figures import UNKNOWN, plural, share
-from perfdoc.results.names import opening, prose, sentences, shorten
-from perfdoc.results.ranking import allowed_in, settings_of
+from perfdoc.results.figures import UNKNOWN, share
+from perfdoc.results.names import opening, prose, shorten
 
 _METHODS = {"replay": "by replay", "model": "by the job model", "ceiling": "upper bound"}
 _SURE_FRAC, _LIKELY_FRAC = 0.25, 0.6
@@ -47,11 +46,6 @@ class Shown:
         return ", ".join(rule.code for rule in self.ranked.rules)
 
     @property
-    def remedy(self) -> str:
-        """What to do where no setting makes it, but for what the action says."""
-        return prose(self.ranked.remedy)
-
-    @property
     def method(self) -> str:
         """Where the figure comes from."""
         gain = self.ranked.row.gain
@@ -61,13 +55,6 @@ class Shown:
     def confidence(self) -> str:
         """Open conditions leave a prediction little worth."""
         return "low" if self.ranked.row.conditions else confidence_in(self.ranked.row.gain)
-
-    @property
-    def effort(self) -> str:
-        """How many settings, of a rule's finding."""
-        if self.ranked.rule is None:
-            return ""
-        return plural(len(self.settings[0].lines), "setting") if self.settings else "no setting"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,18 +135,6 @@ def confidence_in(gain: Gain | None) -> str:
         return "low"
     half = (gain.high_ms - gain.low_ms) / 2 / gain.mid_ms
     return "high" if half <= _SURE_FRAC else "medium" if half <= _LIKELY_FRAC else "low"
-
-
-def action_of(rule: RuleResult) -> str:
-    """What to do first, in the imperative: the main setting that is allowed, else what the rule advises."""
-    main = [setting.knob for setting in settings_of([rule])[:1]]
-    allowed = [advice for advice in allowed_in(rule) if not main or advice.knob in main]
-    if allowed and (own := own_words(allowed[0])) is not None:
-        return f"Use `{shorten(own, 120)}`."
-    if allowed:
-        return f"Set `{shorten(allowed[0].knob, 64)}` to `{shorten(allowed[0].to_value, 48)}`."
-    said = rule.action or next(iter(sentences(prose(rule.remedy, 400))), "")
-    return stopped(shorten(said)) if said else f"Investigate: {shorten(rule.title)}"
 
 
 def dialects_of(found: Sequence[Shown]) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from perfdoc.reports import gaps, leaves
 from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.outlook import next_capture
-from perfdoc.reports.ranking import conditions_in, ranking, ranking_grid, trifles_in, without_figure
+from perfdoc.reports.ranking import ranking, ranking_grid, trifles_in
 from perfdoc.reports.sections import (
     communication,
     contention,
@@ -64,10 +64,9 @@ def outline(diagnosis: Diagnosis) -> list[Section]:
 def _to_do(diagnosis: Diagnosis) -> Section | None:
     """The first rows of the ranking; findings say more of each."""
     ranked = ranking(diagnosis)
-    rows = [row for row in ranked if row.sized]
-    wanted = "" if rows else next_capture(diagnosis)
-    said = (conditions_in(rows[:_TO_DO]), without_figure(ranked), trifles_in(ranked, _NAMED))
-    sentences = [text for text in (wanted, *said) if text]
+    rows = [row for row in ranked if row.sized or (row.leads and row.rules)]
+    wanted = "" if any(row.sized for row in rows) else next_capture(diagnosis)
+    sentences = [text for text in (wanted, trifles_in(ranked, _NAMED)) if text]
     if len(rows) > 1:
         sentences.insert(0, "Savings overlap; do not add them.")
     grids = [ranking_grid(rows, _TO_DO)] if rows else []

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from statistics import fmean
 
 from perfdoc.reports.advice import MINUS, excluding, rough
 from perfdoc.reports.over_ranks import apart
 from perfdoc.reports.ranking import Ranked, ranking
-from perfdoc.results import Combined, Diagnosis, Gain
+from perfdoc.results import Combined, Diagnosis
 from perfdoc.results.figures import plural, share
 from perfdoc.results.losses import WORTH_A_VERDICT_FRAC, largest_loss
 from perfdoc.results.names import shorten
@@ -68,7 +67,12 @@ def gain_together(diagnosis: Diagnosis) -> str:
     steps = [p.step_ns for p in diagnosis.analyses.gains.predictions if p.step_ns]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     said = f"{len(names)} changes together ({', '.join(names[:_NAMED]) + more}): "
-    said += f"{MINUS}{_of_step(both.gain, steps, diagnosis)}, predicted{_provided(diagnosis, both)}"
+    per = "per step" if all(rank.window.steps for rank in diagnosis.ranks) else "in this window"
+    low, mid, high = (rough(ms or 0.0) for ms in (both.gain.low_ms, both.gain.mid_ms, both.gain.high_ms))
+    part = (
+        f", {share((both.gain.mid_ms or 0.0) * 1e6 / max(steps))} of {base_words(diagnosis)}" if steps else ""
+    )
+    said += f"{MINUS}{mid} {per} ({low} to {high}){part}, predicted{_provided(diagnosis, both)}"
     apart = [codes for pair, codes in excluding(diagnosis.rules).items() if pair <= set(both.accepted)]
     if apart:
         pairs = ", ".join(f"{shorten(a, 48)} with {shorten(b, 48)}" for a, b in apart[:_NAMED])
@@ -129,17 +133,8 @@ def nothing_gained(diagnosis: Diagnosis) -> str:
     return f"No predicted gain: of {plural(len(tried), 'simulated change')} none saves enough to matter."
 
 
-def _of_step(gain: Gain, steps_ns: Sequence[int], diagnosis: Diagnosis) -> str:
-    per = "step" if all(rank.window.steps for rank in diagnosis.ranks) else "window"
-    low, mid, high = (rough(ms or 0.0) for ms in (gain.low_ms, gain.mid_ms, gain.high_ms))
-    said = f"{mid} {'per step' if per == 'step' else 'in this window'} ({low} to {high})"
-    if not steps_ns or not gain.mid_ms:
-        return said
-    return f"{said}, {share(gain.mid_ms * 1e6 / max(steps_ns))} of {_base(max(steps_ns), per, diagnosis)}"
-
-
 def _base(step_ns: float, of: str, diagnosis: Diagnosis) -> str:
-    """What a gain is a share of: with its length where that is not the one at the head of the page."""
+    """What a gain is a share of: named where that is not the one at the head of the page."""
     shown = [step.duration_ns for rank in diagnosis.ranks for step in rank.window.step_list]
     if of != "step" or not shown or not apart(fmean(shown), step_ns):
         return f"the {of}"
@@ -147,7 +142,7 @@ def _base(step_ns: float, of: str, diagnosis: Diagnosis) -> str:
     longest_ns = longest_step_ns(diagnosis.ranks)
     lengths = {"unprofiled": free.median_ns if free else 0, "longest rank's": longest_ns}
     which = next((name for name, ns in lengths.items() if not apart(ns, step_ns)), "replayed")
-    return f"the {which} step ({rough(step_ns / 1e6)})"
+    return f"the {which} step"
 
 
 def base_words(diagnosis: Diagnosis) -> str:
@@ -157,10 +152,7 @@ def base_words(diagnosis: Diagnosis) -> str:
         return ""
     ms = row.gain.mid_ms if row.gain.is_predicted else row.gain.high_ms
     base_ms = (ms or 0.0) / (row.gain_frac or 1.0)
-    said = _base(base_ms * 1e6, row.gain_per, diagnosis)
-    return (
-        f"{said}, {rough(base_ms)}" if said in ("the step", "the window") else said.replace(" (", ", ")[:-1]
-    )
+    return f"{_base(base_ms * 1e6, row.gain_per, diagnosis)}, {rough(base_ms)}"
 
 
 _AGAINST = {

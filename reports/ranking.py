@@ -90,6 +90,11 @@ class Ranked:
         return provided_words(self.row.conditions)
 
     @property
+    def inexact(self) -> str:
+        """That it changes numerics, with the mark before it; empty where it does not."""
+        return "" if self.row.exact else f"; {INEXACT}"
+
+    @property
     def sized(self) -> bool:
         """Whether it has a figure, predicted or as an upper bound, that is no trifle."""
         return self.row.kind in ("predicted", "bound")
@@ -160,38 +165,15 @@ def ranking_grid(ranked: Sequence[Ranked], most: int) -> Grid:
         ("share", "r", lambda r: Cell(text=r.share)),
         ("band", "l", lambda r: Cell(text=r.band or ("" if r.figure == UNKNOWN else "upper bound"))),
         ("rule", "l", lambda r: Cell(text=", ".join(shorten(c.code, 48) for c in r.rules) or UNKNOWN)),
-        ("what to do", "l", lambda r: Cell(text="; ".join([opening(r.title), *_doubts(r)]))),
+        ("what to do", "l", lambda r: Cell(text=f"{opening(r.title)}{r.provided}{r.inexact}")),
         most=most,
     )
-
-
-def _doubts(ranked: Ranked) -> list[str]:
-    """What makes the row less sure than its figure."""
-    inexact = [] if ranked.row.exact else [INEXACT]
-    return [*inexact, "under conditions"] if ranked.row.conditions else inexact
-
-
-def without_figure(ranked: Sequence[Ranked]) -> str:
-    """Those of the things to do that have no figure, in one sentence; empty without any."""
-    names = [
-        f"{shorten(r.rules[0].code, 48)} {r.title}" for r in ranked if r.leads and not r.sized and r.rules
-    ]
-    return f"Also to do, without a figure: {'; '.join(names)}." if names else ""
 
 
 def stuck_in(ranked: Sequence[Ranked]) -> str:
     """What nothing can be done about here, in one sentence; empty without any."""
     said = [f"{shorten(r.rules[0].code, 48)} {r.title} ({r.share or r.figure})" for r in ranked if r.stuck]
     return f"Nothing to change here, since what would help is forbidden: {'; '.join(said)}." if said else ""
-
-
-def conditions_in(ranked: Sequence[Ranked]) -> str:
-    """What the rows `under conditions` take, in one sentence; empty without any."""
-    found = [
-        (r.prediction.change if r.prediction else r.title, r.provided) for r in ranked if r.row.conditions
-    ]
-    said = [f"{shorten(change, 96)}{provided}" for change, provided in found]
-    return f"Under conditions: {'; '.join(said)}." if said else ""
 
 
 def trifles_in(ranked: Sequence[Ranked], most: int) -> str:

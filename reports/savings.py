@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfdoc.reports.advice import provided_words, rough
 from perfdoc.reports.outlook import capture_first
-from perfdoc.reports.ranking import INEXACT, Ranked
+from perfdoc.reports.ranking import Ranked
 from perfdoc.reports.sections.section import stopped
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.bubble import exposed_bubble_ns
@@ -91,20 +91,19 @@ def gain_in_words(
     if told and any(c.startswith(AS_SLOW) for c in row.conditions):
         per += " as captured"
     part = "" if row.gain_frac is None else f", {figures.share(row.gain_frac)}{base}"
-    note = "" if row.exact else f"; {INEXACT}"
     provided = provided_words([c for c in row.conditions if not told or not c.startswith(AS_SLOW)])
     aside = f" ({made})" if (made := holds(ranked, diagnosis)) else ""
     if not gain.is_predicted or gain.mid_ms is None or gain.low_ms is None:
         most = f"at most {rough(gain.high_ms)}{per}{part}"
         bound = f" (upper bound, not predicted{made and f'; {made}'})"
-        return f"{most}{aside}{provided}{note}" if short else f"saves {most}{bound}{provided}"
+        return f"{most}{aside}{provided}{ranked.inexact}" if short else f"saves {most}{bound}{provided}"
     band = f"{rough(gain.low_ms)} to {rough(gain.high_ms)}"
     if gain.mid_ms < 0:
         return f"costs {rough(-gain.mid_ms)}{per} ({rough(-gain.high_ms)} to {rough(-gain.low_ms)})"
     if short:
-        return f"{rough(gain.mid_ms)}{part}{aside}{provided}{note}"
+        return f"{rough(gain.mid_ms)}{part}{aside}{provided}{ranked.inexact}"
     predicted = f"predicted{_from_some(ranked, diagnosis)}"
-    return f"saves {rough(gain.mid_ms)}{per} ({band}){part}, {predicted}{aside}{provided}{note}"
+    return f"saves {rough(gain.mid_ms)}{per} ({band}){part}, {predicted}{aside}{provided}{ranked.inexact}"
 
 
 def _from_some(ranked: Ranked, diagnosis: Diagnosis) -> str:
@@ -123,5 +122,4 @@ def next_words(ranked: Ranked, diagnosis: Diagnosis, base: str = "") -> tuple[st
 
 def found(ranked: Ranked) -> str:
     """What a problem is where no figure says what it costs."""
-    known = ranked.row.kind == "unmeasured" and ranked.rules
-    return prose(ranked.rules[0].reason) if known else ""
+    return prose(ranked.rule.reason) if ranked.row.kind == "unmeasured" and ranked.rule else ""

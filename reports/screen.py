@@ -112,8 +112,7 @@ def render_brief(diagnosis: Diagnosis, *, report: str | None) -> str:
     said = [prose(diagnosis.verdict, 400).removesuffix(".")]
     row, words = outlook.next_thing(diagnosis)
     if row is not None:
-        gain = gain_in_words(row, diagnosis)
-        said.append(f"next: {titled(row)}{f', {gain}' if gain else ''}")
+        said.append(f"next: {next_words(row, diagnosis)[2].removesuffix('.')}")
     elif words:
         said.append(f"next: {words.removesuffix('.')}")
     said += [shorten(report, 1000)] if report else []

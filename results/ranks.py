@@ -22,6 +22,10 @@ class Gpu:
     name: str | None
     sm_count: int | None
     memory_bytes: int | None
+    host: str | None = None
+    """Name of the machine."""
+    bus: str | None = None
+    """Its place on the machine's PCI bus, which `nvidia-smi -i` takes."""
 
 
 @dataclass(frozen=True, kw_only=True)

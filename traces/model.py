@@ -212,6 +212,10 @@ class Device:
     sm_count: int | None = None
     memory_bytes: int | None = None
     uuid: str | None = None
+    host: str | None = None
+    """Name of its machine; None where the capture does not say."""
+    bus: str | None = None
+    """Its place on the machine's PCI bus, likewise."""
     rank: int | None = None
     """Global rank; None where the capture does not say (never taken from a file name)."""
     rank_evidence: str = "none"

@@ -250,7 +250,7 @@ def test_one_line_has_the_verdict_the_first_change_and_the_report() -> None:
     line = render_brief(replace(MADE, opportunities=[first, *MADE.opportunities[1:]]), report=REPORT)
     assert line.startswith(MADE.verdict.removesuffix("."))
     assert "; next: PD501 " in line
-    assert ", saves at most 100 ms a step, 64.7 %" in line
+    assert ": saves at most 100 ms a step, 64.7 %" in line
     assert line.endswith(f"; {REPORT}\n")
 
 

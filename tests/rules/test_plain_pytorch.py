@@ -7,7 +7,7 @@ import pytest
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.reports.advice import change_title, setting_words
-from perfdoc.reports.opportunities import action_of
+from perfdoc.reports.ci import message_of
 from perfdoc.results.headline import Framework
 from perfdoc.rules.engine.advise import advise, settle
 from perfdoc.rules.engine.case import Case
@@ -32,11 +32,11 @@ def test_a_setting_is_pytorchs_own(stalled: Case) -> None:
     assert piece.dialects == {
         "pytorch": "DataLoader(..., num_workers=2, pin_memory=True, persistent_workers=True)"
     }
-    assert "dataloader_num_workers" not in change_title(piece) + action_of(found)
-    assert "num_workers=2" in action_of(found)
+    assert "dataloader_num_workers" not in change_title(piece) + message_of(found)
+    assert "num_workers=2" in message_of(found)
     megatron = result("PD203", shown_by(stalled, "megatron", {"dataloader_num_workers": 1}))
     assert set(megatron.advice[0].dialects) > {"megatron_lm"}
-    assert "dataloader_num_workers" in action_of(megatron)
+    assert "dataloader_num_workers" in message_of(megatron)
 
 
 def test_what_pytorch_lacks_is_refused_and_environment_variables_stay(stalled: Case) -> None:

@@ -82,6 +82,23 @@ def test_facts_that_are_not_utf8_or_no_text(tmp_path: Path) -> None:
     assert (trace.devices[0].gpu_name, trace.devices[0].sm_count) == ("\ufffdG", None)
 
 
+@pytest.mark.parametrize(
+    ("names", "values", "host"),
+    [
+        (["Hostname", "Cpu"], ["node012", "x"], "node012"),
+        (["Cpu"], ["x"], None),
+        (["Hostname", "Hostname"], ["node1", "node2"], None),
+        (["Hostname"], [b"\xffn"], "\ufffdn"),
+        (["Hostname"], [None], None),
+    ],
+)
+def test_the_machine_is_named_where_the_export_names_one(
+    tmp_path: Path, names: list[str], values: list[str | bytes | None], host: str | None
+) -> None:
+    trace = read(tmp_path, TARGET_INFO_SYSTEM_ENV={"name": names, "value": values})
+    assert [device.host for device in trace.devices] == [host]
+
+
 def test_payloads_in_lists_of_bytes_are_read_and_others_ignored(tmp_path: Path) -> None:
     schema = {"domainId": [0], "schemaId": [1], "type": [18], "name": ["NCCL communicator ID"], "offset": [0]}
     payload = bytes(8) + b"\1" + bytes(7) + b"\x08" + bytes(7) + b"\x28" + bytes(7) + b"\x63" + bytes(7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,8 @@ from perfdoc.traces.kineto.values import INT64_END, integer, non_negative, text
 from perfdoc.traces.model import UNKNOWN, Device, Thread
 from perfdoc.traces.table import I64
 
+_HANDLERS_FILE = re.compile(r"(?P<host>[^/]+)_(?P<pid>[0-9]{1,10})\.[0-9]+\.pt\.trace\.json")
+"""torch.profiler.tensorboard_trace_handler: `node012_4711.1694128201545.pt.trace.json.gz`."""
 _EPOCH_NS = 10**18
 """Times from here on are epoch times (September 2001); a machine is not up for 31 years."""
 
@@ -159,9 +162,11 @@ def processes(calls: Launches, ordinal: I64, correlation: I64) -> I64:
 
 
 def devices(
-    pairs: Sequence[tuple[int, int]], gpus: Mapping[int, Device], distributed: Distributed
+    pairs: Sequence[tuple[int, int]], gpus: Mapping[int, Device], distributed: Distributed, file: str
 ) -> list[Device]:
-    """The Device of each (process, ordinal). A rank is one process: with several, nobody gets it."""
+    """The Device of each (process, ordinal). A rank is one process: with several, nobody gets it. file: its
+    name, in which PyTorch's own handler writes the host and the process."""
+    named = _HANDLERS_FILE.match(file)
     one_process = len({process for process, _ in pairs}) == 1
     rank = distributed.rank if one_process else None
     # Other vendors count rows' devices and deviceProperties apart: where all are alike, it is any of them.
@@ -173,6 +178,7 @@ def devices(
             gpus.get(ordinal, other or Device(process=process, ordinal=ordinal)),
             process=process,
             ordinal=ordinal,
+            host=named["host"] if named and int(named["pid"]) == process else None,
             rank=rank,
             rank_evidence=evidence,
         )

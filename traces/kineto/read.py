@@ -227,7 +227,7 @@ def read_kineto(path: Path) -> Trace:
         tool_version=None,
         schema=None if facts.schema is None else str(facts.schema)[:40],
         utc_origin_ns=origin,
-        devices=devices(tables.pairs, gpu_facts, ranks),
+        devices=devices(tables.pairs, gpu_facts, ranks, path.name),
         threads=threads,
         strings=rows.strings.values,
         kernels=device.kernels,

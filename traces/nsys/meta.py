@@ -71,18 +71,18 @@ def read_meta(source: NsysSource) -> Meta:
 
 
 def identify_gpus(source: NsysSource, devices: list[Device]) -> list[Device]:
-    """Add GPU name, SM count and memory to devices; a device that cannot be matched stays as it is.
+    """Add host, GPU name, SM count and memory to devices; without a GPU where that cannot be matched.
 
     The CUDA ordinal is matched to the physical GPU through TARGET_INFO_CUDA_DEVICE (nsys 2024.5 and
     later), else through the GPU's own ordinal: with CUDA_VISIBLE_DEVICES the two can differ, so that
     is taken only when every GPU of the machine is of one kind.
     """
-    columns = source.columns("TARGET_INFO_GPU")
+    columns, host = source.columns("TARGET_INFO_GPU"), _host_of(source)
+    devices = [replace(device, host=host) for device in devices]
     if "id" not in columns:
         return devices
-    wanted = [
-        c for c in ("id", "name", "totalMemory", "smCount", "uuid", "cuDevice", "isDiscrete") if c in columns
-    ]
+    known = ("id", "name", "totalMemory", "smCount", "uuid", "busLocation")
+    wanted = [column for column in known if column in columns]
     gpus = source.read("TARGET_INFO_GPU", wanted).to_pylist()
     gpus = [g for g in gpus if g.get("totalMemory")]  # integrated and software adapters report none
     by_id = {g["id"]: g for g in gpus}
@@ -104,9 +104,19 @@ def identify_gpus(source: NsysSource, devices: list[Device]) -> list[Device]:
                 sm_count=_positive(gpu.get("smCount")),
                 memory_bytes=_positive(gpu.get("totalMemory")),
                 uuid=_text(gpu.get("uuid")) if exact else None,
+                bus=_text(gpu.get("busLocation")) if exact else None,
             )
         )
     return result
+
+
+def _host_of(source: NsysSource) -> str | None:
+    """Name of the machine; None where the export holds none, or several."""
+    if not {"name", "value"} <= source.columns("TARGET_INFO_SYSTEM_ENV"):
+        return None
+    rows = source.read("TARGET_INFO_SYSTEM_ENV", ["name", "value"]).to_pylist()
+    found = {_text(row["value"]) for row in rows if row["name"] == "Hostname"}
+    return found.pop() if len(found) == 1 else None
 
 
 def shared_gpus(devices: Sequence[Device]) -> list[Note]:

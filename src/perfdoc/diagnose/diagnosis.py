@@ -21,7 +21,7 @@ from perfdoc.diagnose.whole_case import WholeCase, whole_case
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.results.bubble import exposed_bubble_ns
-from perfdoc.results.names import natural
+from perfdoc.results.names import natural, opening, shorten
 from perfdoc.results.tables import CollectiveSize, Tables
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import Judged, judge
@@ -83,7 +83,7 @@ def diagnose(
     return d.Diagnosis(
         perfdoc_version=__version__,
         verdict=verdict,
-        why=f"{why}{contradicted_words(case.contradicted)}".strip(),
+        why=f"{_where_words(judged, ranks)}{why}{contradicted_words(case.contradicted)}".strip(),
         account=told,
         inputs=[
             d.Input(
@@ -226,3 +226,30 @@ def _stride(case: Case, dimension: str, ranks: int) -> int | None:
         "ep": {case.job.facts.ep: expert_tp(case)},
     }
     return known.get(dimension, {}).get(ranks)
+
+
+_MOST_PLACES = 3
+_NOBODYS = ("", "host", "localhost")
+"""Names that say nothing."""
+_OF_RANKS = ("slow_rank", "late_host", "slow_link")
+
+
+def _where_words(judged: Judged, ranks: Sequence[d.Rank]) -> str:
+    """`Rank 5 is GPU 5 on node012. `; empty where the verdict names no few ranks, or no capture says."""
+    first, cause = next(iter(judged.opportunities), None), judged.cause
+    if first is None or first.blamed != "cause":
+        return ""
+    late = {r.worst.label for r in judged.results if r.worst and r.code == "PD303" and r.code in first.codes}
+    if cause is not None:
+        late = {r.label for r in ranks if cause.kind in _OF_RANKS and r.rank in cause.ranks}
+    said = [words for rank in ranks if rank.label in late and (words := _where(rank, ranks))]
+    return f"{opening(', '.join(said))}. " if 0 < len(said) <= _MOST_PLACES else ""
+
+
+def _where(rank: d.Rank, ranks: Sequence[d.Rank]) -> str:
+    """By its place on the bus, else by its number, where processes see several GPUs; not that 6 is 6."""
+    number = str(rank.device) if any(r.device for r in ranks) else ""
+    gpu, host = f"GPU {shorten(rank.gpu.bus or number, 48)}", shorten(rank.gpu.host or "", 64)
+    parts = [] if gpu in ("GPU ", rank.label) else [gpu]
+    parts += [f"on {host}"] if host.partition(".")[0] not in _NOBODYS else []
+    return "" if parts in ([], [f"GPU {rank.rank}"]) else f"{shorten(rank.label, 64)} is {' '.join(parts)}"

@@ -24,14 +24,17 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
     device: with the rank as all captures together tell it. input_index: index into Diagnosis.inputs.
     label: what reports call it.
     """
+    on = m.device
     return d.Rank(
         label=label,
         rank=device.rank,
         rank_evidence=device.rank_evidence,
-        device=m.device.ordinal,
-        pid=m.device.process,
+        device=on.ordinal,
+        pid=on.process,
         input=input_index,
-        gpu=d.Gpu(name=m.device.gpu_name, sm_count=m.device.sm_count, memory_bytes=m.device.memory_bytes),
+        gpu=d.Gpu(
+            name=on.gpu_name, sm_count=on.sm_count, memory_bytes=on.memory_bytes, host=on.host, bus=on.bus
+        ),
         ledger_ns=m.ledger,
         replay=m.also.replay if isinstance(m.also, KeptRank) else None,
         **{name: getattr(m, name) for name in AS_MEASURED},

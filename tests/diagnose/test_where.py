@@ -1,0 +1,75 @@
+"""The machine and the place in it of the ranks that a verdict names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from perfdoc.diagnose.diagnosis import _where_words
+from perfdoc.results import Rank
+from perfdoc.results.ranking import Blamed
+from perfdoc.traces.kineto.devices import Distributed, devices
+from tests.reports import build
+from tests.reports.test_ranking import row
+
+NOBODY = Distributed(rank=None, world_size=None, groups=())
+
+
+def at(rank: int, device: int, host: str | None, bus: str | None = None) -> Rank:
+    one = build.one_rank().ranks[0]
+    gpu = replace(one.gpu, host=host, bus=bus)
+    return replace(one, label=f"rank {rank}", rank=rank, device=device, gpu=gpu)
+
+
+def said(ranks: list[Rank], *late: int, kind: str = "slow_rank", blamed: Blamed = "cause") -> str:
+    cause = SimpleNamespace(kind=kind, ranks=list(late))
+    judged = SimpleNamespace(opportunities=[replace(row("bound", ["PD303"]), blamed=blamed)], results=[])
+    judged.cause = cause
+    return _where_words(judged, ranks)  # type: ignore[arg-type]
+
+
+def test_a_late_rank_has_its_machine_and_its_gpu() -> None:
+    ranks = [at(r, r % 8, f"node{r // 8}") for r in range(16)]
+    assert said(ranks, 13) == "Rank 13 is GPU 5 on node1. "
+    assert said(ranks, 0, 13) == "Rank 0 is GPU 0 on node0, rank 13 is GPU 5 on node1. "
+    assert said(ranks, 0, 1, 2, 3) == ""  # nobody in particular
+    assert said(ranks, 13, kind="long_stage") == said(ranks, 13, blamed="loss") == ""
+
+
+@pytest.mark.parametrize(
+    ("device", "host", "bus", "words"),
+    [
+        (0, "a", None, "Rank 1 is on a. "),  # every process sees one GPU: which of the machine's is not known
+        (0, None, "0000:81:00.0", "Rank 1 is GPU 0000:81:00.0. "),
+        (0, None, None, ""),
+        (0, "localhost.localdomain", None, ""),
+        (0, "host", None, ""),
+        (2, "", "", "Rank 1 is GPU 2. "),
+        (1, "", "", ""),
+        (0, "a\x1b[2J", None, "Rank 1 is on a\\x1b[2J. "),
+    ],
+)
+def test_what_no_capture_says_is_not_said(device: int, host: str | None, bus: str | None, words: str) -> None:
+    assert said([at(0, 0, host), at(1, device, host, bus)], 1) == words
+
+
+def test_a_name_without_an_end_is_bounded() -> None:
+    assert len(said([at(0, 0, "a" * 10**6, "b" * 10**6)], 0)) < 200
+
+
+@pytest.mark.parametrize(
+    ("file", "host"),
+    [
+        ("node012_4711.1694128201545.pt.trace.json.gz", "node012"),
+        ("gpu_box.example.org_4711.1694128201545.pt.trace.json", "gpu_box.example.org"),
+        ("worker0_step_12.1694128201545.pt.trace.json", None),  # 12 is no process of it
+        ("node012_4711.json", None),
+        ("rank0.pt.trace.json.gz", None),
+        ("_4711.1.pt.trace.json", None),
+    ],
+)
+def test_pytorchs_handler_writes_the_host_before_the_process(file: str, host: str | None) -> None:
+    found = devices([(4711, 0), (4712, 1)], {}, NOBODY, file)
+    assert [device.host for device in found] == [host, None]
