@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from perfdoc.results import figures
+from perfdoc.results.figures import apportion, plural
 from perfdoc.results.names import columns
 
 _LEAST_NAME = 24
@@ -119,12 +119,12 @@ class Lines:
     def more(self, count: int, what: str) -> None:
         """How much is not shown, if anything."""
         if count > 0:
-            self.say(f"{figures.plural(count, what)}; the JSON has all of them.")
+            self.say(f"{plural(count, what)}; the JSON has all of them.")
 
     def bar(self, parts: Sequence[tuple[str, str, int]], cells: int) -> str:
         """A stacked bar of (letters, family, nanoseconds). A part that is too small for its letters takes
         cells of the largest; one of less than half a cell has none."""
-        sizes = figures.apportion([ns for _, _, ns in parts], cells)
+        sizes = apportion([ns for _, _, ns in parts], cells)
         for at, (letters, _, _) in enumerate(parts):
             largest = max(range(len(sizes)), key=lambda i: sizes[i])
             if 0 < sizes[at] < len(letters) < sizes[largest]:

@@ -68,6 +68,9 @@ def test_a_mistake_leaves_one_line(demo: Path, term: str) -> None:
     assert (code, out) == (2, b"")
     assert b"perfdoc: nowhere.sqlite: " in drawn
     assert (b"\x1b" in drawn) is (term == "xterm")
+    # Not behind the bar's last frame: its line is cleared before.
+    before = drawn[: drawn.index(b"perfdoc: nowhere.sqlite: ")]
+    assert ESCAPE.sub(b"", before[before.rfind(b"\x1b[2K") :]) == b""
 
 
 def test_a_pipe_gets_no_bar(demo: Path) -> None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 _FILES = ("diff.json", "diff.md")
 """What is written into the folder of -o."""
-
-
 _SIDE = (
     "a capture, a folder of captures, a run directory, a diagnosis.json, or several captures in one quoted "
     "string or pattern; or both sides folders of record(), or logs of a trainer."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ def say(message: str) -> None:
     """One line on stderr, whatever a path or a name in it holds."""
     from perfdoc.results.names import PROSE_LIMIT, shorten
 
-    typer.echo(f"perfdoc: {shorten(message, PROSE_LIMIT)}", err=True)
+    sys.stderr.write(f"perfdoc: {shorten(message, PROSE_LIMIT)}\n")  # a bar is drawn anew below it
 
 
 def fail(message: str, code: int = EXIT_BAD_INPUT) -> NoReturn:
