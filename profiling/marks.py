@@ -7,13 +7,13 @@ names of collectives.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, TypeAlias, get_args
 from urllib.parse import unquote
 
 from perfdoc.profiling.distributed.collective_name import MAX_TEXT, format_group
 from perfdoc.profiling.vocabulary import GROUP_MARK, RANK_MARK
+from perfdoc.records import dataclass
 
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 MAX_RANKS = 1 << 20

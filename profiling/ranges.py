@@ -11,9 +11,10 @@ PyTorch profiler collects. Cost of one `with range(name)` on a 2-core x86 machin
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+from perfdoc.records import dataclass
 
 _COLOUR = 0xFF76B900
 

@@ -6,7 +6,8 @@ Prefixes are here; the machine-readable remainders of collectives and marks are 
 """
 
 import re
-from dataclasses import dataclass
+
+from perfdoc.records import dataclass
 
 STEP = "perfdoc.step"
 """One training step; followed by a space and its number."""

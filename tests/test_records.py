@@ -98,3 +98,23 @@ def test_what_another_process_sends_is_compared_before_any_object_is_made_here()
     assert hash(read) == hash((3,))
     assert repr(read) == "Sent(a=3)"
     assert read == Sent(a=3)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_fields_in_order_are_taken_once_each_where_names_are_not_asked_for(make: Callable[..., Any]) -> None:
+    @make(frozen=True)
+    class Pair:
+        a: Any
+        b: Any = 2
+
+        def __post_init__(self) -> None:
+            assert self.b
+
+    assert Pair(1) == Pair(1, 2) == Pair(a=1, b=2) != Pair(1, 3)
+    assert (hash(Pair(1)), repr(Pair(1))[-14:]) == (hash(Pair(1, 2)), "Pair(a=1, b=2)")
+    assert replace(Pair(1), b=5) == Pair(1, 5)
+    for wrong in (lambda: Pair(), lambda: Pair(1, 2, 3), lambda: Pair(1, a=2), lambda: OURS[0](1)):
+        with pytest.raises(TypeError):
+            wrong()
+    with pytest.raises(FrozenInstanceError):
+        Pair(1).a = 2

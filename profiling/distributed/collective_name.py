@@ -5,11 +5,11 @@ It is exact: parsing what `format_collective` wrote gives the same facts, and fo
 """
 
 import re
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast, get_args
 from urllib.parse import quote, unquote
 
 from perfdoc.profiling.vocabulary import COLLECTIVE_PHASES
+from perfdoc.records import dataclass
 
 OPERATIONS = (
     "all_reduce",

@@ -6,13 +6,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.whole_file import whole_file
+from perfdoc.records import dataclass
 
 OVERRIDE = "PERFDOC_NSYS"
 """Environment variable: path of the nsys to use instead of the one on PATH."""

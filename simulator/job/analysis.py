@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from perfdoc.records import dataclass
 from perfdoc.results.job_model import JobModelAnalysis, ModelledStage
 from perfdoc.results.quality import MEASURED
 from perfdoc.results.replay import Gain, Prediction
-from perfdoc.simulator.job.model import JobModel
-from perfdoc.simulator.job.predict import Models, build_models
 from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.settings import (
     JobSettings,
@@ -24,6 +22,10 @@ from perfdoc.simulator.replay.edits.pipeline import FIRST, LAST, VPP
 from perfdoc.simulator.replay.gains import WhyNot, prediction_of
 from perfdoc.simulator.replay.proposals import change_title
 from perfdoc.traces.job_facts import JobFacts
+
+if TYPE_CHECKING:
+    from perfdoc.simulator.job.model import JobModel
+    from perfdoc.simulator.job.predict import Models
 
 _VPP_MAX = 8
 """More chunks on a stage are not tried where its layers are unknown."""
@@ -55,6 +57,8 @@ def model_job(
     domain: see build_model. why_not, too_large: why the job cannot have a change."""
     if not ranks:
         return _none(_NO_PASSES, _NAME_PASSES)
+    from perfdoc.simulator.job.predict import build_models  # and with it all that models a job
+
     try:
         settings = captured_settings(ranks, facts, messages_overlap)
         models = build_models(ranks, settings, facts.model, domain=domain)

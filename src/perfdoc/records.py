@@ -1,4 +1,4 @@
-"""Frozen dataclasses with names for all arguments, made without a compiler run each.
+"""Frozen dataclasses, made without a compiler run each.
 
 The standard library compiles six methods for each class while a module is imported, 0.8 ms: a quarter of a
 small analysis, which makes objects of some of the 500 classes and compares or prints hardly any. Here fields
@@ -23,21 +23,22 @@ else:
 
     def dataclass(cls: type | None = None, /, **options: bool) -> Any:
         """As dataclasses.dataclass."""
-        if {**options, "eq": True} != {"frozen": True, "kw_only": True, "eq": True}:
+        if not options.get("frozen") or not options.keys() <= {"frozen", "kw_only", "eq"}:
             return dataclasses.dataclass(cls, **options)
-        return lambda made: _record(made, compared=options.get("eq", True))
+        kw_only = options.get("kw_only", False)
+        return lambda made: _record(made, compared=options.get("eq", True), kw_only=kw_only)
 
 
 _UNSET = object()
 _MAKING = threading.RLock()
 
 
-def _record(cls: type, *, compared: bool) -> type:
+def _record(cls: type, *, compared: bool, kw_only: bool) -> type:
     own = frozenset(name for name, value in cls.__dict__.items() if value is not None)
     if cls.__doc__ is None:
         cls.__doc__ = cls.__name__  # else the standard library writes the signature
-    type.__setattr__(cls, "__dataclass_fields__", _FieldsLater(cls))
-    methods = {"__init__": _init_of(cls), "__repr__": _shown(cls), **_frozen(cls)}
+    type.__setattr__(cls, "__dataclass_fields__", _FieldsLater(cls, kw_only))
+    methods = {"__init__": _init_of(cls, kw_only), "__repr__": _shown(cls), **_frozen(cls)}
     if compared:
         methods |= _compared(cls)
     for name, method in methods.items():
@@ -50,17 +51,17 @@ def _record(cls: type, *, compared: bool) -> type:
 class _FieldsLater:
     """Stands where the standard library looks for a class's fields, until somebody does."""
 
-    def __init__(self, owner: type) -> None:
-        self.owner = owner
+    def __init__(self, owner: type, kw_only: bool) -> None:
+        self.owner, self.kw_only = owner, kw_only
 
     def __get__(self, instance: object, kind: type) -> Any:
         with _MAKING:
             if self.owner.__dict__["__dataclass_fields__"] is self:
-                dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=True)(self.owner)
+                dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=self.kw_only)(self.owner)
         return self.owner.__dict__["__dataclass_fields__"]
 
 
-def _init_of(cls: type) -> Callable[..., None]:
+def _init_of(cls: type, kw_only: bool) -> Callable[..., None]:
     """What sets the fields of a new object and then calls `__post_init__`, if there is one."""
     post = hasattr(cls, "__post_init__")
 
@@ -73,8 +74,13 @@ def _init_of(cls: type) -> Callable[..., None]:
         }
         return values, made
 
-    def init(self: Any, /, **given: Any) -> None:
+    def init(self: Any, /, *in_order: Any, **given: Any) -> None:
         defaults, made = known()
+        if in_order:
+            named = dict(zip(defaults, in_order, strict=False))
+            if kw_only or len(named) < len(in_order) or named.keys() & given.keys():
+                raise TypeError(f"{cls.__qualname__} takes each field once, of {', '.join(defaults)}")
+            given |= named
         values = {**defaults, **given}
         if len(values) != len(defaults):
             raise TypeError(f"{cls.__qualname__} has no {', '.join(sorted(given.keys() - defaults.keys()))}")
