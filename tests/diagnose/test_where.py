@@ -44,6 +44,7 @@ def test_a_late_rank_has_its_machine_and_its_gpu() -> None:
         (0, "a", None, "Rank 1 is on a. "),  # every process sees one GPU: which of the machine's is not known
         (0, None, "0000:81:00.0", "Rank 1 is GPU 0000:81:00.0. "),
         (0, None, None, ""),
+        (0, None, "0000:00:00.0", ""),  # no GPU sits there: nobody filled it in
         (0, "localhost.localdomain", None, ""),
         (0, "host", None, ""),
         (2, "", "", "Rank 1 is GPU 2. "),

@@ -229,8 +229,7 @@ def _stride(case: Case, dimension: str, ranks: int) -> int | None:
 
 
 _MOST_PLACES = 3
-_NOBODYS = ("", "host", "localhost")
-"""Names that say nothing."""
+_NOBODYS = ("", "host", "localhost")  # names that say nothing
 _OF_RANKS = ("slow_rank", "late_host", "slow_link")
 
 
@@ -249,7 +248,8 @@ def _where_words(judged: Judged, ranks: Sequence[d.Rank]) -> str:
 def _where(rank: d.Rank, ranks: Sequence[d.Rank]) -> str:
     """By its place on the bus, else by its number, where processes see several GPUs; not that 6 is 6."""
     number = str(rank.device) if any(r.device for r in ranks) else ""
-    gpu, host = f"GPU {shorten(rank.gpu.bus or number, 48)}", shorten(rank.gpu.host or "", 64)
+    bus, host = rank.gpu.bus or "", shorten(rank.gpu.host or "", 64)
+    gpu = f"GPU {shorten(bus if bus.strip('0:.') else number, 48)}"
     parts = [] if gpu in ("GPU ", rank.label) else [gpu]
     parts += [f"on {host}"] if host.partition(".")[0] not in _NOBODYS else []
     return "" if parts in ([], [f"GPU {rank.rank}"]) else f"{shorten(rank.label, 64)} is {' '.join(parts)}"
