@@ -67,11 +67,14 @@ def gain_together(diagnosis: Diagnosis) -> str:
     steps = [p.step_ns for p in diagnosis.analyses.gains.predictions if p.step_ns]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     said = f"{len(names)} changes together ({', '.join(names[:_NAMED]) + more}): "
-    per = "per step" if all(rank.window.steps for rank in diagnosis.ranks) else "in this window"
+    of = "step" if all(rank.window.steps for rank in diagnosis.ranks) else "window"
+    per = "per step" if of == "step" else "in this window"
     low, mid, high = (rough(ms or 0.0) for ms in (both.gain.low_ms, both.gain.mid_ms, both.gain.high_ms))
-    part = (
-        f", {share((both.gain.mid_ms or 0.0) * 1e6 / max(steps))} of {base_words(diagnosis)}" if steps else ""
-    )
+    part = ""
+    if steps:
+        base = _base(max(steps), of, diagnosis)
+        base += "" if base == f"the {of}" else f" ({rough(max(steps) / 1e6)})"
+        part = f", {share((both.gain.mid_ms or 0.0) * 1e6 / max(steps))} of {base}"
     said += f"{MINUS}{mid} {per} ({low} to {high}){part}, predicted{_provided(diagnosis, both)}"
     apart = [codes for pair, codes in excluding(diagnosis.rules).items() if pair <= set(both.accepted)]
     if apart:

@@ -101,7 +101,7 @@ LATE_WORDS: Mapping[LateCause, str] = MappingProxyType(
         "compute": "computes longer than the others",
         "waiting": "waits in another dimension and only passes the delay on",
         "before": "begins later",
-        "host": "is launched late by its host",
+        "host": "is launched late by its host process",
         "gc": "collects garbage for longer than the others",
         "data": "waits for data for longer than the others",
         "dependency": "waits for its own streams for longer than the others",

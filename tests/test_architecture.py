@@ -177,9 +177,9 @@ BUDGET = {
     "analyzers": 28_078,  # ranks late in turn; pipelines' windows; exchanges of tokens
     "knobs": 5_184,  # where a setting is written; versions that a file pins; numbers cut by a program
     "profiling": 7_781,  # codes of exits; no end of a training; MFU only of certain tokens and heads
-    "reports": 7_845,  # what a list says of its order and savings; all ranks first where they may wait
+    "reports": 7_848,  # what a list says of its order and savings; all ranks first where they may wait
     "results": 3_898,  # what rules say of their savings; words that are compared; the what-if study
-    "rules": 15_966,  # what ends with a rule's time, memory it frees; layers that a stage keeps; late ranks
+    "rules": 15_981,  # what ends with a rule's time, memory it frees; layers that a stage keeps; late hosts that lead
     "simulator": 13_552,  # many ranks a level at a time; absent ranks, stages without any; late ranks
     "src": 22_450,  # runs that overlap; what is next for logs; screens of tune and diff; followed jobs
     "traces": 9_793,  # allocations in any capture; times in nanoseconds; columns read many rows at once

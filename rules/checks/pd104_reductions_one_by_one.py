@@ -155,7 +155,7 @@ def evaluate(case: Case) -> Verdict:
     others = [row for row in rank.communication if row.dimension == of.dimension and row != of]
     most = max(others, key=lambda row: row.exposed_ns, default=of)
     if most.exposed_ns > of.exposed_ns:
-        shown += f" (of {most.collective.replace('_', '-')}s, which this leaves, {brief(most.exposed_ns)})"
+        shown += f" (it leaves {brief(most.exposed_ns)} of {most.collective.replace('_', '-')}s)"
     many = f"{each} reductions for {worst.parameters} parameters" if worst.parameters else f"{each} a step"
     megatron = case.framework == "megatron"
     return fires(

@@ -109,7 +109,7 @@ def evaluate(case: Case) -> Verdict:
     prediction = _prediction(case, worst)
     named = _named(case, worst, culprits)
     last_in = f"{per_cent(worst.recurrence_frac, 0)} of {worst.collectives:,} {_collectives(worst.dimension)}"
-    part = {"compute": "GPU", "host": "host"}.get(worst.cause, "")
+    part = {"compute": "GPU", "host": "host process"}.get(worst.cause, "")
     gain = _most(case, {s.name for s in named}) if prediction is None else prediction.gain
     return _told(
         action=f"Check the {part} of {worst.name}" if part else "",
@@ -146,8 +146,9 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         ("steps in which it is", per_cent(cause.recurrence_frac, 0)),
         ("the step without it", step),
     ]
-    part, note = {"slow_rank": "GPU", "late_host": "host"}.get(cause.kind), cause.note.capitalize()
-    check = f"Check the {part}{'' if is_one(cause) else 's'} of {who(cause)}" if part else ""
+    part, note = {"slow_rank": "GPU", "late_host": "host process"}.get(cause.kind), cause.note.capitalize()
+    several = "es" if cause.kind == "late_host" else "s"
+    check = f"Check the {part}{'' if is_one(cause) else several} of {who(cause)}" if part else ""
     if cause.kind == "uneven_experts":
         check, evidence[0] = "Balance the load of experts", ("the busiest over the mean", evidence[0][1])
     return _told(
@@ -156,9 +157,23 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         evidence=[("the step without waiting for it", step)] if cause.kind == "not_captured" else evidence,
         remedy=f"{cure(cause, case.program.vendor)}." + (f" {note}." if note else ""),
         gain=if_as_slow(case, gain) if cause.kind == "late_host" else gain,
-        blames=_waits_or_does(case, cause) if cause in leading(case.what_if) else "",
+        blames=_waits_or_does(case, cause) if _leads(case, cause, gain) else "",
         cause=cause,
     )
+
+
+def _leads(case: Case, cause: WhatIfCause, gain: Gain) -> bool:
+    """Late hosts lead only where they cost about as much as anything else: where every rank waits for its
+    own host most of the step, one that does so a little longer is not what the bar shows."""
+    if cause not in leading(case.what_if):
+        return False
+    return cause.kind != "late_host" or _is_as_much(case, gain)
+
+
+def _is_as_much(case: Case, gain: Gain | None) -> bool:
+    """Whether it costs about as much as the largest loss."""
+    costs = None if gain is None else case.share_of_unit(gain.mid_ms if gain.is_predicted else gain.high_ms)
+    return costs is not None and costs >= _AS_MUCH * largest_loss([r.ledger for r in case.ranks])[1]
 
 
 def _waits_or_does(case: Case, cause: WhatIfCause) -> str:
@@ -182,7 +197,7 @@ def _named(case: Case, worst: Straggler, culprits: Sequence[Straggler]) -> list[
 
 
 _MOST_OTHERS = 3
-_SEVERAL = {"compute": "compute longer than the others", "host": "are launched late by their hosts"}
+_SEVERAL = {"compute": "compute longer than the others", "host": "are launched late by their host processes"}
 _CHECK = {
     "before": "Capture all ranks from one step on",
     "data": "Compare its storage, its loader's workers and its share of the data",
@@ -220,8 +235,7 @@ def _is_blamed(case: Case, straggler: Straggler, gain: Gain | None) -> bool:
     another = first is not None and (first.kind not in _KINDS or straggler.rank not in first.ranks)
     if not (named or sure) or another or any(rank.window.runs_once for rank in case.ranks):
         return False
-    costs = None if gain is None else case.share_of_unit(gain.mid_ms if gain.is_predicted else gain.high_ms)
-    return costs is not None and costs >= _AS_MUCH * largest_loss([r.ledger for r in case.ranks])[1]
+    return _is_as_much(case, gain)
 
 
 def _blames(case: Case, named: Sequence[Straggler]) -> str:

@@ -243,7 +243,8 @@ def _to_keep(ratio: float, stages: int, layers: int | None) -> str:
     keeps = min(others, key=lambda n: max(others[n], ratio * n))
     if layers:
         return f"to {keeps}, which leaves {others[keeps]} on each other stage"
-    return f"{formula}; e.g. {of} layers: {keeps} there, {others[keeps]} on each other stage. {ask}"
+    each = f"{keeps} there, {others[keeps]} on each other"
+    return f"{formula}, equally many on the others; e.g. of {of}: {each}. {ask}"
 
 
 _WHOLE = (

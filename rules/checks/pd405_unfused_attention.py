@@ -115,7 +115,7 @@ def _seen(case: Case) -> Iterator[Evidence]:
     if not worst.forwards:
         return
     back = "backward not told apart" if worst.backwards is None else f"{worst.backwards:,} backward"
-    yield ("softmax between two products, worst rank", f"{worst.forwards:,} forward, {back}")
+    yield ("softmax between two products, worst rank", f"{worst.forwards:,} forward passes, {back}")
     yield ("these products, in the window", brief(worst.products_ns))
 
 

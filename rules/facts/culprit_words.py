@@ -40,20 +40,20 @@ def why_blamed(found: WhatIfAnalysis, first: WhatIfCause | None, moved: Predicti
             spread = f", {brief(found.step_ns - round(saved_ms * 1e6))} with whole layers moved"
     for cause in [c for c in leading(found) if c != first][:1]:
         what = does(cause, found)
-        then = f" Beside it {within(what)}, another {brief(cause.saved_ns)}."
-        left_ns, without, spread = left_ns - cause.saved_ns, "without both", ""
+        then = f": {within(what)}, another {brief(cause.saved_ns)}"
+        left_ns, without, spread = left_ns - cause.saved_ns, "without it and this", ""
     # Of a late host the verdict says who waits for it.
     shows = f"{does(first, found)}. " if first.kind == "late_host" else ""
-    return f"{shows}Simulated: {brief(found.step_ns)} as captured, {brief(left_ns)} {without}{spread}.{then}"
+    return f"{shows}Simulated: {brief(found.step_ns)} as captured, {brief(left_ns)} {without}{spread}{then}."
 
 
 def late_hosts(cause: WhatIfCause) -> str:
-    """`ranks 0 and 6, launched late by their hosts`"""
-    return f"{who(cause)}, launched late by {'its host' if is_one(cause) else 'their hosts'}"
+    """`ranks 0 and 6, launched late by their host processes`"""
+    return f"{who(cause)}, launched late by {'its host process' if is_one(cause) else 'their host processes'}"
 
 
 LOOK_AT_HOST = (
-    "Run there, in training, `pidstat -u 1` (busy others: move them), `taskset -cp PID` (few cores: add), "
+    "For its PID: `pidstat -u 1` (others busy: move them), `taskset -cp PID` (few cores: add), "
     "`py-spy dump --pid PID` (waits: mend)"
 )
 """What to check of a late host, without a full stop."""

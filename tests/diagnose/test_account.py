@@ -230,7 +230,7 @@ def late(cause: LateCause, cause_ns: int | None) -> LateRank:
 @pytest.mark.parametrize(
     ("exposed", "wait_ms", "latest", "said"),
     [
-        (60, 9, late("host", 5), "90.0 %|75 % of it for rank 1, which is launched late by its host"),
+        (60, 9, late("host", 5), "90.0 %|75 % of it for rank 1, which is launched late by its host process"),
         (
             60,
             9,

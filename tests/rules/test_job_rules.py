@@ -353,4 +353,4 @@ def test_the_cause_that_the_verdict_names_is_that_of_the_first_row_whatever_its_
     for first, other in (causes, causes[::-1]):
         said = why_blamed(found, first)
         assert f"ank {other.ranks[0]} " in said
-        assert "0.5 µs without both" in said
+        assert "0.5 µs without it and this" in said

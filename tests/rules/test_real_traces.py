@@ -84,7 +84,7 @@ def test_ddp_is_told_nothing_that_the_replay_denies(shared_traces: Path) -> None
 def test_attention_by_hand_is_seen_forward_and_backward(shared_traces: Path) -> None:
     """12 layers, a forward and a backward each."""
     evidence = finding(shared_traces / "nsys" / "gpt_small_full_step_a100.sqlite", "PD405")
-    assert evidence["softmax between two products, worst rank"] == "12 forward, 12 backward"
+    assert evidence["softmax between two products, worst rank"] == "12 forward passes, 12 backward"
 
 
 @pytest.mark.parametrize(
