@@ -38,8 +38,7 @@ class WhatIfCause:
     kind: CauseKind
     ranks: list[int] = field(default_factory=list)
     """Global ranks that it is about; empty where it is nobody's in particular. Of `not_captured` those of
-    which the one may be that all wait for, of `late_stage` that one replica waits for, or
-    all do."""
+    which the one may be that all wait for, of `late_stage` that one replica waits for."""
     captures: list[str] = field(default_factory=list)
     """Of those without a number where they are: `device 0 of process 7 in b.json`."""
     stage: int | None = None
@@ -47,8 +46,8 @@ class WhatIfCause:
     """How many times as long as peers; of uneven data the longest micro-batch of a step over the mean, of
     uneven experts the busiest rank's between two exchanges of tokens."""
     peers: int
-    """Ranks, of a slow link links, of a late stage replicas, that it was compared with; 0 of a stage of
-    which no replica was captured, and of experts where it is not known."""
+    """Ranks, of a slow link links, of a late stage replicas, that it was compared with; 0 of experts where it
+    is not known."""
     step_ns: int
     """The step without it, and with all else as recorded."""
     saved_ns: int

@@ -114,10 +114,6 @@ def does(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
     if cause.kind == "not_captured":
         whom, those = _absent(cause, found), "it" if cause.ranks else "them"
         return f"All {found.ranks} captured ranks wait for {whom}; capture {those} next"
-    if cause.kind == "late_stage" and not cause.peers:
-        stage = "a stage" if cause.stage is None else stage_words(cause, found.pp)
-        unseen = f"{stage[0].upper()}{stage[1:]} without a captured rank, or its link or its host,"
-        return f"{unseen} takes {times} as long for a micro-batch as those captured {often}; capture it next"
     if cause.kind == "late_stage":
         others = "the other one does" if cause.peers == 1 else f"the other {cause.peers} do"
         whom = f"{times} as long for {_absent(cause, found)},"

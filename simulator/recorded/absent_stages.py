@@ -12,7 +12,6 @@ from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.simulator.recorded.absent import MAX_UNSEEN_FRAC, unwaited_at
 from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.simulator.recorded.effects import ERRORS, FEWEST_STEPS, MOSTLY, Effect, usual_of
-from perfdoc.simulator.recorded.missing_stages import missing_stage
 from perfdoc.simulator.recorded.walk import Plan, walk
 from perfdoc.simulator.recorded.work import Link
 from perfdoc.traces.table import F64
@@ -102,8 +101,7 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect], recorded: F64) ->
                 note="" if 0 in here else LAST_NOTE.format(unseen[r] / 1e6),
             )
             found.append(late)
-    messages = (c for c, cell in enumerate(job.cells) if cell.kind == "messages")
-    return found + missing_stage(job, {c for c in messages if _absent(job, c)}, recorded)
+    return found
 
 
 def _absent(job: RecordedJob, c: int) -> tuple[int, ...]:

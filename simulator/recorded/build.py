@@ -107,8 +107,6 @@ def recorded_job(
         shares_experts=frozenset(share_experts),
         stretches=stretches,
         pp=schedule.pp or 1,
-        vpp=schedule.vpp or 1,
-        micro_batches=schedule.micro_batches or 0,
     )
 
 

@@ -54,22 +54,14 @@ def causes_of(
     left = [*with_late_stages(job, alone[:MAX_SLOW], recorded), *long_or_slow(job, calm, slow), *experts]
     left += [*uneven_data(calm, without_waits(calm, slow)), *slow_links(job)]
     uneven = absent.of_uneven_data(recorded)
-
-    def takes_without(effects: Sequence[Effect]) -> F64:
-        return scaled(job, works, without(works, effects), [link for e in effects for link in e.links])
-
-    def ends_without(several: Sequence[Sequence[Effect]]) -> F64:
-        ends = step_ends(plan, [takes_without(effects) for effects in several]) + absent.unseen_ns
-        for i, effects in enumerate(several):
-            ends[i] -= sum((e.falls_ns for e in effects), 0.0)
-            ends[i] -= any(e.kind == "uneven_data" for e in effects) * uneven
-        return ends
-
     gone: list[Effect] = []
     found: list[WhatIfCause] = []
     before = recorded
     while left:
-        ends = ends_without([[*gone, effect] for effect in left])
+        links = [link for e in gone for link in e.links]
+        variants = [scaled(job, works, without(works, [*gone, e]), [*links, *e.links]) for e in left]
+        is_even = np.array([any(e.kind == "uneven_data" for e in [*gone, effect]) for effect in left])
+        ends = step_ends(plan, variants) + absent.unseen_ns - np.outer(is_even, uneven)
         best = int(ends.mean(axis=1).argmin())
         saved = before - ends[best]
         if saved.mean() < WORTH_FRAC * recorded.mean():
@@ -79,18 +71,19 @@ def causes_of(
             left = [e for e in left if e.kind not in _OF_RANKS] + together
             together = []
             continue
-        effect = left[best]
+        effect, most = left[best], before - absent.unseen_ns + is_even[best] * uneven
         ways = [replace(effect, factors=effect.even)] if effect.even is not None else []
         ways += [effect.otherwise] if effect.otherwise is not None else []
-        others = [before - ends for ends in ends_without([[*gone, e] for e in ways])] if ways else []
+        changed = [scaled(job, works, without(works, [*gone, e]), [*links, *effect.links]) for e in ways]
+        others = [most - ends for ends in step_ends(plan, changed)] if ways else []
         even = others.pop(0) if effect.even is not None else None
         rows = [i for i, c in enumerate(job.cells) if c.lane >= 0 and not c.is_whole]
         if effect.kind == "uneven_data" and rows:
             # At most all communication with ranks that were not captured is waiting for their data.
-            effect, takes = replace(effect, note=ABSENT_NOTE), takes_without([*gone, effect])
-            takes[rows] = 0.0
-            others = [before - step_ends(plan, [takes])[0]]
-        found.append(_cause(job, effect, recorded, names, [saved, *others], even))
+            left[best] = replace(effect, note=ABSENT_NOTE)
+            variants[best][rows] = 0.0
+            others = [before - step_ends(plan, [variants[best]])[0]]
+        found.append(_cause(job, left[best], recorded, names, [saved, *others], even))
         gone.append(left.pop(best))
         before = ends[best]
     if any(e.kind == "uneven_data" for e in gone):

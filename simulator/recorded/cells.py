@@ -81,10 +81,6 @@ class RecordedJob:
     between exchanges takes, by stretch and step)."""
     pp: int
     """Stages of the pipeline, captured or not; 1 where there is none."""
-    vpp: int
-    """Chunks of a stage."""
-    micro_batches: int
-    """0 where there is no pipeline."""
 
     @property
     def of_member(self) -> list[list[int]]:

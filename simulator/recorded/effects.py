@@ -72,8 +72,6 @@ class Effect:
     operations: tuple[str, ...] = ()
     """Of a slow link: what is slow on it."""
     links: tuple[Link, ...] = ()
-    falls_ns: F64 | float = 0.0
-    """By step: what it falls by, where no operation of a captured rank is the longer one."""
     unseen_ns: float = 0.0
     """At most as much more is saved where no captured rank sees it."""
 
