@@ -88,7 +88,9 @@ def _lengths(code: I64) -> list[int]:
     agree[:MIN_KERNELS] = 0.0
     if agree.max() < _MIN_AGREEMENT:
         return []
-    return [int(n) for n in np.flatnonzero(agree >= agree.max() - MAX_OTHER_FRAC)[:_CANDIDATES]]
+    # What differs counts as -1 or 1 by chance: it may take away twice its share.
+    least = agree.max() - 2 * MAX_OTHER_FRAC / max(sign.var(), 1e-9)
+    return [int(n) for n in np.flatnonzero(agree >= least)[:_CANDIDATES]]
 
 
 def _stretch(code: I64, length: int) -> tuple[int, int]:

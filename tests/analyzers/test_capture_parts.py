@@ -343,3 +343,16 @@ def test_the_period_of_real_captures_is_their_step(
     assert (period.kernels, period.repeats, period.optimizer) == (kernels, repeats, True)
     mean_ns = known.window.duration_ns / known.window.steps
     assert (known.window.steps, period.mean_ns) == (repeats, pytest.approx(mean_ns, rel=0.01))
+
+
+def test_a_kernel_that_differs_in_every_other_repetition_does_not_double_the_period() -> None:
+    """Whatever the chance by which kinds of kernels count as 1 or -1."""
+    rng = np.random.default_rng(5)
+    for _ in range(100):
+        length = int(rng.integers(51, 90))
+        kinds = int(rng.integers(MIN_KERNELS, length))
+        usual = rng.permutation(length) % kinds
+        other = usual.copy()
+        at = rng.integers(length)
+        other[at] = (other[at] + rng.integers(1, kinds)) % kinds
+        assert repetition(np.concatenate([usual, other] * 12).astype(np.int64)) == (0, length, 24)
