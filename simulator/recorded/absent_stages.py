@@ -11,9 +11,9 @@ import numpy as np
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.simulator.recorded.absent import MAX_UNSEEN_FRAC, unwaited_at
 from perfdoc.simulator.recorded.cells import RecordedJob
-from perfdoc.simulator.recorded.effects import ERRORS, FEWEST_STEPS, MOSTLY, Effect, usual_of
+from perfdoc.simulator.recorded.effects import ERRORS, FEWEST_STEPS, MOSTLY, Effect
 from perfdoc.simulator.recorded.walk import Plan, walk
-from perfdoc.simulator.recorded.work import Link
+from perfdoc.simulator.recorded.work import Link, usual_of
 from perfdoc.traces.table import F64
 
 BACKWARD = 3.0

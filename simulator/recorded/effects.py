@@ -16,7 +16,7 @@ import numpy as np
 
 from perfdoc.records import dataclass
 from perfdoc.results.what_if import CauseKind
-from perfdoc.simulator.recorded.work import Link, StageWork
+from perfdoc.simulator.recorded.work import Link, StageWork, as_peers, pauses_of_peers, usual_of
 from perfdoc.traces.table import F64, Bool
 
 LEAST = 0.03
@@ -110,12 +110,6 @@ def _over_peers(own: F64) -> F64:
     return over
 
 
-def usual_of(peers: F64 | Sequence[F64]) -> F64:
-    """Over the first axis the median; of an even number the lower: of two the other one may be slow too."""
-    usual: F64 = np.quantile(np.asarray(peers), 0.5, axis=0, method="lower")
-    return usual
-
-
 def _slow_steps(over: F64, own: F64, others: F64) -> Bool | None:
     """The steps in which a rank is slow; None where it is in none, or no more often than the others are.
 
@@ -184,12 +178,13 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
     """over: by step how many times as long as its peers. steps: those in which it is slow."""
     work = works[at]
     ratio = float(np.median(over[steps]))
-    factors = tuple(np.ones_like(w.takes) for w in works)
-    own = _without_experts(work)[:, :, steps].mean(axis=2)
-    for kind in () if work.is_by_place else work.kinds:  # micro-batches have lengths of their own
-        own[:, work.of_kind(kind)] = own[:, work.of_kind(kind)].mean(axis=1, keepdims=True)
-    usual = usual_of(np.delete(own, m, axis=0))
-    factors[at][m][:, steps] = np.minimum(1.0, usual / np.maximum(own[m], 1.0))[:, None]
+    own = _without_experts(work)
+    usual = own[:, :, steps].mean(axis=2, keepdims=True)
+    factors = as_peers(works, at, usual, m, steps)
+    # Or as they are in each step, without the pauses in which they may have waited for it.
+    unpaused = own - pauses_of_peers(work, own, m)
+    by_step = as_peers(works, at, unpaused, m, steps)
+    by_step[at][...] *= np.divide(unpaused, own, out=np.ones_like(own), where=own > 0)
     first = int(np.argmax(steps))
     peers, note = len(work.members) - 1, ""
     # Where all stages take as long, all ranks are its peers.
@@ -201,7 +196,7 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
         note = "compared with one other replica"
     if work.shares_experts[m] and not work.is_experts.any():
         note = "it shares experts: more tokens for its own would look the same"
-    return Effect(
+    found = Effect(
         kind="late_host" if _beyond(work.gaps, m) > MOSTLY * _beyond(work.own, m) else "slow_rank",
         members=(work.members[m],),
         stage=work.stage if len(works) > 1 else None,
@@ -212,6 +207,7 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
         since=first if first and steps[first:].all() else None,
         own=factors,
     )
+    return replace(found, otherwise=replace(found, own=by_step))
 
 
 def long_stages(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effect]:

@@ -12,7 +12,8 @@ import numpy as np
 
 from perfdoc.results.figures import brief, size
 from perfdoc.simulator.recorded.cells import RecordedJob
-from perfdoc.simulator.recorded.effects import NEARLY_ALWAYS, Effect, usual_of
+from perfdoc.simulator.recorded.effects import NEARLY_ALWAYS, Effect
+from perfdoc.simulator.recorded.work import usual_of
 from perfdoc.traces.table import F64
 
 SLOW = 2.0

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoc.simulator.recorded.effects import MOSTLY, Effect, usual_of
-from perfdoc.simulator.recorded.work import StageWork
+from perfdoc.simulator.recorded.effects import MOSTLY, Effect
+from perfdoc.simulator.recorded.work import StageWork, usual_of
 from perfdoc.traces.table import F64
 
 

@@ -151,6 +151,38 @@ def _stretches(job: RecordedJob, cells: Sequence[Sequence[Sequence[int]]]) -> tu
     return takes, is_experts
 
 
+def usual_of(peers: F64 | Sequence[F64]) -> F64:
+    """Over the first axis the median; of an even number the lower: of two the other one may be slow too."""
+    usual: F64 = np.quantile(np.asarray(peers), 0.5, axis=0, method="lower")
+    return usual
+
+
+def as_peers(works: Sequence[StageWork], at: int, own: F64, m: int, steps: Bool) -> tuple[F64, ...]:
+    """By stage: what a rank's work in these steps is multiplied by to take as long as its peers'. own: of all
+    ranks of its stage by item and step, or one for all steps."""
+    work, means = works[at], own.copy()
+    for kind in () if work.is_by_place else work.kinds:  # micro-batches have lengths of their own
+        rows = work.of_kind(kind)
+        means[:, rows] = means[:, rows].mean(axis=1, keepdims=True)
+    usual = usual_of(np.delete(means, m, axis=0))
+    factor = np.where(steps, np.minimum(1.0, usual / np.maximum(means[m], 1.0)), 1.0)
+    found = tuple(np.ones_like(w.takes) for w in works)
+    found[at][m] = factor
+    return found
+
+
+def pauses_of_peers(work: StageWork, own: F64, m: int) -> F64:
+    """Gaps of a rank's peers that they do not have in all steps, by rank, item and step: no longer in a step
+    than the rank's own work is beyond its shortest step."""
+    found = work.gaps - work.gaps.min(axis=2, keepdims=True)
+    found[m] = 0.0
+    mine = own[m].sum(axis=0)
+    whole = found.sum(axis=1)
+    part = np.minimum(1.0, (mine - mine.min()) / np.maximum(whole, 1.0))
+    pauses: F64 = np.minimum(found * part[:, None, :], own)
+    return pauses
+
+
 def scaled(
     job: RecordedJob, works: Sequence[StageWork], takes: Sequence[F64], links: Iterable[Link] = ()
 ) -> F64:

@@ -16,9 +16,11 @@ from perfdoc.results.replay import Gain
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling, waited_for_ms
 from perfdoc.rules.facts.bubble import late_peer_ceiling, transfer_ceiling
+from perfdoc.rules.facts.culprit import gain_of
 from perfdoc.rules.facts.exposed import ceiling_of_transfer
 from perfdoc.rules.facts.graphs import launched_late_ns
-from tests.amount import tries
+from perfdoc.simulator.recorded.what_if import what_if
+from tests.amount import some, tries
 from tests.planted.job import planted_steps
 from tests.planted.spec import JobSpec, Late
 from tests.rules.cases import result
@@ -122,6 +124,32 @@ CURES: Mapping[str, Cure] = {
 }
 
 
+def studied(case: Case) -> Case:
+    """The case with the replay of what all ranks recorded, as a diagnosis has it."""
+    operations = [rank.operations for rank in case.ranks]
+    numbers = [device.rank for device in case.job.devices]
+    found = what_if(operations, case.job.schedule, case.job.matches, numbers, case.job.world_size)
+    return replace(case, what_if=found)
+
+
+def without_slow_step(spec: JobSpec) -> JobSpec:
+    """Without what is late in the second step alone."""
+    late = tuple(one for one in spec.lates if one.steps != (1,))
+    gc = spec.gc if spec.gc is None or spec.gc.steps != (1,) else None
+    return replace(spec, late=late or None, gc=gc)
+
+
+def by_study(case: Case, spec: JobSpec) -> tuple[str, JobSpec, Gain] | None:
+    """(name, the job without it, the gain) of the first cause, if it is a rank's."""
+    first = next(iter(case.what_if.causes), None)
+    if first is None or first.kind not in ("slow_rank", "late_host") or not first.ranks:
+        return None
+    late = tuple(one for one in spec.lates if one.rank not in first.ranks)
+    gc = spec.gc if spec.gc is None or spec.gc.rank not in first.ranks else None
+    cured = replace(spec, late=late or None, gc=gc if first.kind == "late_host" else spec.gc)
+    return f"study, PD303 {first.kind}", cured, gain_of(case, first)
+
+
 SLACK_MS = 0.02
 """Steps are measured on the device, and laid on the host."""
 
@@ -159,6 +187,15 @@ def held(seed: int) -> dict[str, tuple[float, float]]:
             most = bound.high_ms if isinstance(bound, Gain) else bound
             if most is not None:
                 found[of] = (truth, most)
+    case = studied(case)
+    slow = result("PD210", case)
+    if slow.state == "fires" and slow.gain is not None and (then := step_ns(without_slow_step(spec))):
+        found["slow step, PD210"] = ((whole - then) / MS, slow.gain.high_ms or 0.0)
+    study = by_study(case, spec)
+    if study is not None and study[1] != spec and (then := step_ns(study[1])):
+        # A prediction: its band holds what the cure gains, from below too.
+        found[study[0]] = ((whole - then) / MS, study[2].high_ms or 0.0)
+        found[f"{study[0]}, at least"] = (study[2].low_ms or 0.0, (whole - then) / MS)
     return found
 
 
@@ -170,3 +207,12 @@ def test_no_bound_is_below_what_the_cure_gains(first: int) -> None:
             if most < truth - SLACK_MS:
                 low[seed, name] = (round(truth, 3), round(most, 3))
     assert not low
+
+
+@pytest.mark.parametrize("seed", some([259, 268, 278, 303], {259, 278}))
+def test_a_slow_rank_beside_other_faults_is_in_its_band(seed: int) -> None:
+    """Its peer is late in two steps of three; garbage collection that its wait hides; late in one step, and
+    its peer waits in the midst of work; garbage collection of its own."""
+    got = held(seed)
+    assert "study, PD303 slow_rank" in got
+    assert all(low <= high + SLACK_MS for low, high in got.values())
