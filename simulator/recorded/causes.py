@@ -32,6 +32,8 @@ from perfdoc.traces.table import F64
 WORTH_FRAC = 0.02
 """Of the step: what saves less is no cause."""
 ABSENT_NOTE = "of the captured ranks alone; the longest of all replicas' micro-batches may not be among them"
+REPLAYED_FRAC = 0.03
+"""Of what a rank's cure saves, either way: the replay follows kernels, not their launches."""
 _OF_RANKS = ("slow_rank", "late_host")
 
 
@@ -124,6 +126,9 @@ def _cause(
     """ways: what a step saves, then in other ways to see it. even: with a long stage's excess spread."""
     saved = ways[0]
     low, high = np.quantile(np.array(ways), BAND, axis=1)
+    scatter = REPLAYED_FRAC * float(saved.mean()) if effect.kind in _OF_RANKS else 0.0
+    least = min(float(low.min()), float(saved.mean()) - scatter)
+    most = max(float(high.max()), float(saved.mean()) + scatter, effect.excess_ns)
     return WhatIfCause(
         kind=effect.kind,
         ranks=[*effect.ranks, *(n for m in effect.members if isinstance(n := names[m], int))],
@@ -133,8 +138,8 @@ def _cause(
         peers=effect.peers,
         step_ns=round(float(recorded.mean() - saved.mean())),
         saved_ns=round(float(saved.mean())),
-        low_ns=round(float(low.min())),
-        high_ns=round(max(float(high.max()), 0.0) + effect.unseen_ns),
+        low_ns=round(least),
+        high_ns=round(max(most, 0.0) + effect.unseen_ns),
         even_ns=None if even is None else round(float((recorded - even).mean())),
         recurrence_frac=effect.recurrence_frac,
         correlation=effect.correlation,

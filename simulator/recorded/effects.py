@@ -74,6 +74,9 @@ class Effect:
     links: tuple[Link, ...] = ()
     unseen_ns: float = 0.0
     """At most as much more is saved where no captured rank sees it."""
+    excess_ns: float = 0.0
+    """Of a step: all that a rank takes longer between its collectives; no cure saves more. The replay
+    may show less where those run beside work."""
 
 
 def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
@@ -206,6 +209,7 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
         note=note,
         since=first if first and steps[first:].all() else None,
         own=factors,
+        excess_ns=float(((1 - factors[at][m]) * own[m]).sum(axis=0).mean()) if work.is_by_place else 0.0,
     )
     return replace(found, otherwise=replace(found, own=by_step))
 

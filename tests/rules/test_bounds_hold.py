@@ -209,10 +209,10 @@ def test_no_bound_is_below_what_the_cure_gains(first: int) -> None:
     assert not low
 
 
-@pytest.mark.parametrize("seed", some([259, 268, 278, 303], {259, 278}))
+@pytest.mark.parametrize("seed", some([259, 278, 268, 303, 210, 52], {259, 278}))
 def test_a_slow_rank_beside_other_faults_is_in_its_band(seed: int) -> None:
-    """Its peer is late in two steps of three; garbage collection that its wait hides; late in one step, and
-    its peer waits in the midst of work; garbage collection of its own."""
+    """Its peer is late in two steps of three; late in one step, and its peer waits in the midst of work; two
+    times garbage collection that its wait hides; slow links beside its work; a host late by collection."""
     got = held(seed)
-    assert "study, PD303 slow_rank" in got
+    assert any(name.startswith("study, PD303") for name in got)
     assert all(low <= high + SLACK_MS for low, high in got.values())
