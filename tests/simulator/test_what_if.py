@@ -355,7 +355,9 @@ def test_the_price_of_a_late_stage_is_a_prediction() -> None:
     kept = [r for r in ranks if r.rank is not None and r.rank // 4 != 1]
     found = what_if(kept, find_schedule(kept), matched(kept, 4), [r.rank for r in kept])
     (cause,) = leading(found)
-    gain = gain_of(cast(Case, SimpleNamespace(what_if=found)), cause)
+    gain = gain_of(
+        cast(Case, SimpleNamespace(what_if=found, ranks=[], job=SimpleNamespace(devices=[]))), cause
+    )
     assert (cause.kind, gain.method, gain.is_predicted) == ("late_stage", "replay", True)
     assert gain.mid_ms == cause.saved_ns / 1e6
     assert "without that" in why_blamed(found, cause)
