@@ -52,7 +52,7 @@ from perfdoc.__main__ import main
 main()
 """
 UNUSED = ["email", "importlib.metadata", "multiprocessing", "numba", "pandas", "pydantic", "pyarrow.compute"]
-UNUSED += ["scipy", "yaml", "tomllib", "numpy.ma", "numpy.random"]
+UNUSED += ["scipy", "yaml", "tomllib", "numpy.random"]
 """What costs long to import and nothing of a small capture needs."""
 
 

@@ -14,7 +14,6 @@ from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.cli.messages import say, unwritten_words
 from perfdoc.cli.streams import columns, write_json
 from perfdoc.diagnose.asked import UserError
-from perfdoc.profiling import masked_arrays
 from perfdoc.profiling.telling import stage
 from perfdoc.profiling.whole_file import is_stream, may_write, write_all
 from perfdoc.records import dataclass
@@ -71,7 +70,6 @@ def run(
     Returns the codes of --fail-on that fired. Raises UserError.
     """
     begin = time.monotonic()
-    masked_arrays.import_when_used()
     diagnosis, serial, folder = _written(request, output, place)
     end_bar()
     page = None if folder is None else str(folder / "report.html")
