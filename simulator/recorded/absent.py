@@ -75,8 +75,24 @@ def absent_of(job: RecordedJob, plan: Plan, recorded: F64) -> Absent:
 
 
 def unwaited_at(job: RecordedJob, rows: Sequence[int]) -> F64:
-    """How long collectives with absent ranks take once all have come."""
-    return np.minimum(_fastest(job, rows), _as_fast_as_others(job, rows))
+    """How long collectives with absent ranks take once all have come, by step."""
+    found = np.minimum(_fastest(job, rows), _as_fast_as_others(job, rows)) + np.zeros(job.takes.shape[1])
+    whole = whole_alike(job, rows)
+    for at, i in enumerate(rows):
+        if of := whole[job.cells[i].kind, job.cells[i].bytes]:
+            found[at] = np.minimum(found[at], np.median(job.takes[of], axis=0))
+    return found
+
+
+def whole_alike(job: RecordedJob, rows: Sequence[int]) -> dict[tuple[str, int], list[int]]:
+    """By kind and bytes of these cells the same collectives of all ranks, of the largest groups."""
+    found: dict[tuple[str, int], list[int]] = {(job.cells[i].kind, job.cells[i].bytes): [] for i in rows}
+    for i, cell in enumerate(job.cells):
+        is_sum = cell.lane >= 0 and cell.kind != "messages" and cell.is_whole and len(cell.partners) > 1
+        if is_sum and cell.bytes > 0 and (cell.kind, cell.bytes) in found:
+            found[cell.kind, cell.bytes].append(i)
+    most = {key: max((len(job.cells[i].partners) for i in of), default=0) for key, of in found.items()}
+    return {key: [i for i in of if len(job.cells[i].partners) == most[key]] for key, of in found.items()}
 
 
 def _fastest(job: RecordedJob, rows: Sequence[int]) -> F64:

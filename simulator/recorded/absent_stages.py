@@ -9,15 +9,18 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
-from perfdoc.simulator.recorded.absent import MAX_UNSEEN_FRAC, unwaited_at
+from perfdoc.simulator.recorded.absent import MAX_UNSEEN_FRAC, unwaited_at, whole_alike
 from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.simulator.recorded.effects import ERRORS, FEWEST_STEPS, MOSTLY, Effect
 from perfdoc.simulator.recorded.walk import Plan, walk
 from perfdoc.simulator.recorded.work import Link, usual_of
 from perfdoc.traces.table import F64
 
+FEW = 7.0
+"""Of a scatter known from n differences, 1 + this / n² times as many errors are chance."""
 BACKWARD = 3.0
 """Of a forward pass: a backward pass that computes activations again."""
+SUMS_NOTE = "how long sums of gradients with it take without waiting is not known: the most is a bound"
 LAST_NOTE = "its first stage's last backward pass is seen by no captured rank: up to {:.1f} ms more"
 
 
@@ -53,43 +56,62 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect], recorded: F64) ->
     """Slow ranks with their replicas' waits for absent stages; others' that are longer than their peers'.
     recorded: ends of the steps as they were replayed."""
     links: dict[int, list[Link]] = defaultdict(list)
+    transfer: dict[int, list[Link]] = defaultdict(list)
     waits: dict[int, list[tuple[F64, F64]]] = defaultdict(list)
     alone: dict[int, tuple[tuple[int, ...], int]] = {}
     longer = float((job.span_ns - recorded).mean())
     least = longer if longer < MAX_UNSEEN_FRAC * job.span_ns.mean() else 0.0
     unseen: dict[int, float] = {}
     cells = job.of_member
+    held_up = {job.replica[m] for e in slow for m in e.members}
     for member, mine in enumerate(cells):
         at = [k for k, c in enumerate(mine) if _absent(job, c)]
         alike = [m for m, stage in enumerate(job.stage) if stage == job.stage[member] and m != member]
-        # Of those whose ranks are all here nothing but the transfer is left.
-        theirs = [[cells[m][k] for k in at] for m in alike if len(cells[m]) == len(mine)]
-        peers = [job.takes[of] for of in theirs if all(_absent(job, c) for c in of)]
+        alike = [m for m in alike if len(cells[m]) == len(mine)]
+        alike = [m for m in alike if job.replica[m] not in held_up] or alike
         lonely = [mine[k] for k in at if job.cells[mine[k]].kind == "messages"]
-        if lonely and peers:
+        transfer[job.replica[member]] += [] if alike else [([mine[k] for k in at], np.zeros((len(at), 1)))]
+        if lonely and alike:
             own, replica = [mine[k] for k in at], job.replica[member]
-            links[replica].append((own, usual_of(peers)))
+            # With waiting: of those whose ranks are all here nothing but the transfer is left without.
+            theirs = [[cells[m][k] for k in at] for m in alike]
+            peers = [job.lasts[of] for of in theirs]
+            beyond = job.lasts[own] - usual_of(peers)
+            same = [job.takes[of] for of in theirs if all(_absent(job, c) for c in of)]
+            left = [np.maximum(job.takes[own] - beyond, 0.0), *([usual_of(same)] if same else [])]
+            links[replica].append((own, np.minimum.reduce(left)))
+            transfer[replica].append((own, usual_of([job.takes[of] for of in theirs])))
             # Each wait is for what the late one takes longer for a micro-batch, the first for a forward pass.
-            excess = (job.takes[own] - usual_of(peers)).mean(axis=1)
+            excess = beyond.mean(axis=1)
             most = max(least, float(excess.max()), BACKWARD * float(excess[0]))
             unseen[replica] = max(unseen.get(replica, 0.0), most)
             # One replica's, in all steps: of two the shorter in each is shorter than what either waits.
             each = sorted((p.sum(axis=0) for p in peers), key=np.mean)
-            waits[replica].append((job.takes[own].sum(axis=0), each[(len(each) - 1) // 2]))
+            waits[replica].append((job.lasts[own].sum(axis=0), each[(len(each) - 1) // 2]))
             alone[replica] = _absent(job, lonely[0]), len(peers)
     both = {r: np.sum(of, axis=0) for r, of in waits.items()}
     spread = [np.var(own - usual, ddof=1) for own, usual in both.values() if len(own) >= FEWEST_STEPS]
     scatter = np.sqrt(np.mean(spread)) if spread else np.inf
+    errors = ERRORS * (1 + FEW / max(sum(len(own) - 1 for own, _ in both.values()), 1) ** 2)
     held = [tuple(link for m in e.members for link in links.pop(job.replica[m], ())) for e in slow]
     found = [replace(e, links=of) for e, of in zip(slow, held, strict=True)]
     for r, of in links.items():
         (own, usual), (missing, count) = both[r], alone[r]
         beyond = own - usual
         here = {s for s, of in zip(job.stage, job.replica, strict=True) if of == r}
-        if beyond.mean() > ERRORS * scatter / np.sqrt(len(own)):
+        if beyond.mean() > errors * scatter / np.sqrt(len(own)):
             # Its other replicas wait for it where they sum gradients.
-            sums = [c for c, cell in enumerate(job.cells) if cell.is_partly_absent]
+            sums = [c for c, cell in enumerate(job.cells) if cell.lane >= 0 and cell.kind != "messages"]
             sums = [c for c in sums if job.stage[job.cells[c].member] not in here]
+            whole = whole_alike(job, sums)
+            # Of unknown size a group may seem whole that is smaller than those of other stages.
+            keys = {c: (job.cells[c].kind, job.cells[c].bytes) for c in sums}
+            known = {c for of in whole.values() for c in of}
+            apart = {c for c in sums if not (job.cells[c].group_size or c in known)}
+            sums = [c for c in sums if job.cells[c].is_partly_absent or c in apart]
+            untold = [c for c in sums if not whole[keys[c]]]
+            notes = [] if 0 in here else [LAST_NOTE.format(unseen[r] / 1e6)]
+            notes += [SUMS_NOTE] if untold else []
             late = Effect(
                 kind="late_stage",
                 links=(*of, (sums, unwaited_at(job, sums))) if sums else tuple(of),
@@ -98,9 +120,11 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect], recorded: F64) ->
                 peers=count,
                 recurrence_frac=float((beyond > MOSTLY * beyond.mean()).mean()),
                 unseen_ns=0.0 if 0 in here else unseen[r],
-                note="" if 0 in here else LAST_NOTE.format(unseen[r] / 1e6),
+                note="; ".join(notes),
             )
-            found.append(late)
+            # At most all that is waited there is for it, sums whose transfer nothing tells among them.
+            gone = (*late.links, *transfer[r], (untold, np.zeros((len(untold), 1))))
+            found.append(replace(late, otherwise=replace(late, links=gone)))
     return found
 
 

@@ -76,7 +76,7 @@ def causes_of(
         effect, most = left[best], before - absent.unseen_ns + is_even[best] * uneven
         ways = [replace(effect, factors=effect.even)] if effect.even is not None else []
         ways += [effect.otherwise] if effect.otherwise is not None else []
-        changed = [scaled(job, works, without(works, [*gone, e]), [*links, *effect.links]) for e in ways]
+        changed = [scaled(job, works, without(works, [*gone, e]), [*links, *e.links]) for e in ways]
         others = [most - ends for ends in step_ends(plan, changed)] if ways else []
         even = others.pop(0) if effect.even is not None else None
         rows = [i for i, c in enumerate(job.cells) if c.lane >= 0 and not c.is_whole]
@@ -138,7 +138,7 @@ def _cause(
         peers=effect.peers,
         step_ns=round(float(recorded.mean() - saved.mean())),
         saved_ns=round(float(saved.mean())),
-        low_ns=round(least),
+        low_ns=round(max(least, 0.0)),
         high_ns=round(max(most, 0.0) + effect.unseen_ns),
         even_ns=None if even is None else round(float((recorded - even).mean())),
         recurrence_frac=effect.recurrence_frac,
