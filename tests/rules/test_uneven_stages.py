@@ -148,7 +148,7 @@ def test_communication_that_is_overlapped_and_too_long_for_the_compute_beside_it
         # Layers unknown: of 8 it would be 0.36, then 0.6, which one of 8 is too much for, then 1.2.
         (1.06, None, ""),
         (1.1, None, "to about 0.92 x layers / 4. `--set model=NAME`"),
-        (1.2, None, "to about 0.85 x layers / 4; e.g. 32 layers: 5 there, 9 on each other"),
+        (1.2, None, "x layers / 4, equally many on the others; e.g. of 32: 5 there, 9 on each other."),
     ],
 )
 def test_a_long_end_stage_gives_whole_layers_or_none(
