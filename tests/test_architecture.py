@@ -181,7 +181,7 @@ BUDGET = {
     "results": 3_898,  # what rules say of their savings; words that are compared; the what-if study
     "rules": 15_992,  # what ends with a rule's time, memory it frees; layers a stage keeps; late hosts
     "simulator": 13_491,  # many ranks a level at a time; absent ranks against all others; late ranks
-    "src": 22_448,  # runs that overlap; what is next for logs; screens of tune and diff; followed jobs
+    "src": 22_457,  # runs that overlap; what is next for logs; screens of tune and diff; followed jobs
     "traces": 9_793,  # allocations in any capture; times in nanoseconds; columns read many rows at once
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }

@@ -97,8 +97,13 @@ RENDERINGS: Mapping[str, Callable[[Sequence[Linted]], str]] = MappingProxyType(
 
 
 def _lines(path: str, finding: Finding, width: int) -> Iterator[str]:
-    said = f"{path}:{finding.line}: {finding.severity} {finding.code} {shorten(finding.message, PROSE_LIMIT)}"
-    yield from paragraph(said, width=width, hang="    ")
+    place = f"{path}:{finding.line}:"
+    said = f"{finding.severity} {finding.code} {shorten(finding.message, PROSE_LIMIT)}"
+    if len(place) > width:  # whole, so that a terminal opens it
+        yield place
+        yield from paragraph(said, width=width, indent="    ")
+    else:
+        yield from paragraph(f"{place} {said}", width=width, hang="    ")
     if finding.instead:
         yield f"    write: {shorten(finding.instead, PROSE_LIMIT)}"
     yield from paragraph(f"why: {shorten(finding.why, PROSE_LIMIT)}", width=width, indent="    ")

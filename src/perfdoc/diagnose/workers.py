@@ -151,6 +151,9 @@ def _end_workers(pool: ProcessPoolExecutor) -> None:
     """At once. One may be in the middle of sending a result: without the end of the pipe here, the pool's
     thread would wait for the rest."""
     workers, results = list(pool._processes.values()), pool._result_queue
+    # What was done here is cancelled there; its thread would fail as it tells those that the pool is broken.
+    for key in [key for key, item in list(pool._pending_work_items.items()) if item.future.cancelled()]:
+        pool._pending_work_items.pop(key, None)
     pool.shutdown(wait=False, cancel_futures=True)
     for worker in workers:
         worker.terminate()
