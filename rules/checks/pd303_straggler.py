@@ -235,7 +235,13 @@ def _is_blamed(case: Case, straggler: Straggler, gain: Gain | None) -> bool:
     another = first is not None and (first.kind not in _KINDS or straggler.rank not in first.ranks)
     if not (named or sure) or another or any(rank.window.runs_once for rank in case.ranks):
         return False
-    return _is_as_much(case, gain)
+    ratio = longer_times(case, straggler.name) if straggler.cause == "compute" else None
+    return (ratio is None or ratio >= LEAST_TIMES) and _is_as_much(case, gain)
+
+
+LEAST_TIMES = 1.03
+"""As long as its peers': a rank whose kernels run less than that longer, over all steps, is no slow GPU,
+however often it was last."""
 
 
 def _blames(case: Case, named: Sequence[Straggler]) -> str:
