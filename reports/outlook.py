@@ -153,8 +153,7 @@ def base_words(diagnosis: Diagnosis) -> str:
     row = next((r.row for r in ranking(diagnosis) if r.sized and r.row.gain_frac), None)
     if row is None or row.gain is None:
         return ""
-    ms = row.gain.mid_ms if row.gain.is_predicted else row.gain.high_ms
-    base_ms = (ms or 0.0) / (row.gain_frac or 1.0)
+    base_ms = (row.gain.size_ms or 0.0) / (row.gain_frac or 1.0)
     return f"{_base(base_ms * 1e6, row.gain_per, diagnosis)}, {rough(base_ms)}"
 
 

@@ -55,7 +55,7 @@ def holds(ranked: Ranked, diagnosis: Diagnosis) -> str:
 
 def _size_ms(ranked: Ranked) -> float:
     gain = ranked.row.gain
-    return 0.0 if gain is None else (gain.mid_ms if gain.is_predicted else gain.high_ms) or 0.0
+    return 0.0 if gain is None else gain.size_ms or 0.0
 
 
 def of_all(rows: Sequence[Ranked], base: str, *, told: bool = False) -> list[str]:

@@ -76,6 +76,11 @@ class Gain:
         """Whether it has a middle and a band: neither an upper bound nor no figure."""
         return self.method in ("replay", "model")
 
+    @property
+    def size_ms(self) -> float | None:
+        """Its middle; of an upper bound that. None without a figure."""
+        return self.mid_ms if self.is_predicted else self.high_ms
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:

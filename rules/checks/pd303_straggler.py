@@ -172,7 +172,7 @@ def _leads(case: Case, cause: WhatIfCause, gain: Gain) -> bool:
 
 def _is_as_much(case: Case, gain: Gain | None) -> bool:
     """Whether it costs about as much as the largest loss."""
-    costs = None if gain is None else case.share_of_unit(gain.mid_ms if gain.is_predicted else gain.high_ms)
+    costs = None if gain is None else case.share_of_unit(gain.size_ms)
     return costs is not None and costs >= _AS_MUCH * largest_loss([r.ledger for r in case.ranks])[1]
 
 

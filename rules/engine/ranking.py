@@ -56,7 +56,7 @@ def ranked(
     rows = [_finished(case, row, [found[code] for code in row.codes], fire) for row in rows]
 
     def place(row: Opportunity) -> tuple[int, float, float, list[str]]:
-        most = 0.0 if row.gain is None else _most_ms(row.gain)
+        most = 0.0 if row.gain is None else row.gain.size_ms or 0.0
         return _group(row, found), -(row.worth_frac or 0.0), -most, row.codes
 
     return with_blamed(case, sorted(rows, key=place), found, times)
@@ -140,7 +140,7 @@ def _same_time(
 
 def _covers(prediction: Prediction, row: Opportunity) -> bool:
     """More than the bound is of another time: the rule found a part of what the change acts on."""
-    mine, bound = prediction.gain.mid_ms or 0.0, 0.0 if row.gain is None else _most_ms(row.gain)
+    mine, bound = prediction.gain.mid_ms or 0.0, 0.0 if row.gain is None else row.gain.size_ms or 0.0
     return _COVERS_FRAC * bound <= mine <= bound * (1 + _SAME_FRAC)
 
 
@@ -173,10 +173,6 @@ def _kind(
         return "capture"
     if gain is None or gain.method == "none" or gain.high_ms is None:
         return "unmeasured"
-    if _most_ms(gain) <= 0 or (share is not None and is_trifle(share, 1.0, error)):
+    if (gain.size_ms or 0.0) <= 0 or (share is not None and is_trifle(share, 1.0, error)):
         return "trifle"
     return "predicted" if gain.is_predicted else "bound"
-
-
-def _most_ms(gain: Gain) -> float:
-    return (gain.mid_ms if gain.is_predicted else gain.high_ms) or 0.0

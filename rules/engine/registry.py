@@ -224,6 +224,4 @@ def _in_words(verdict: Verdict) -> str:
 
 
 def _share(gain: Gain | None, case: Case) -> float | None:
-    if gain is None:
-        return None
-    return case.share_of_unit(gain.mid_ms if gain.is_predicted else gain.high_ms)
+    return None if gain is None else case.share_of_unit(gain.size_ms)

@@ -123,10 +123,10 @@ def _surest_first(result: RuleResult) -> tuple[int, float]:
     gain = result.gain
     if gain is None:
         return len(_METHODS), 0.0
-    most = gain.mid_ms if gain.is_predicted else gain.high_ms
-    if gain.is_predicted and (most or 0.0) <= 0:
+    size_ms = gain.size_ms or 0.0
+    if gain.is_predicted and size_ms <= 0:
         return _METHODS["none"], 0.0
-    return _METHODS[gain.method], -(most or 0.0)
+    return _METHODS[gain.method], -size_ms
 
 
 _WHOLE: Mapping[str, Callable[[Case], Gain | None]] = MappingProxyType(
