@@ -88,7 +88,7 @@ def whole_alike(job: RecordedJob, rows: Sequence[int]) -> dict[tuple[str, int], 
     """By kind and bytes of these cells the same collectives of all ranks, of the largest groups."""
     found: dict[tuple[str, int], list[int]] = {(job.cells[i].kind, job.cells[i].bytes): [] for i in rows}
     for i, cell in enumerate(job.cells):
-        is_sum = cell.lane >= 0 and cell.kind != "messages" and cell.is_whole and len(cell.partners) > 1
+        is_sum = cell.is_collective and cell.is_whole and len(cell.partners) > 1
         if is_sum and cell.bytes > 0 and (cell.kind, cell.bytes) in found:
             found[cell.kind, cell.bytes].append(i)
     most = {key: max((len(job.cells[i].partners) for i in of), default=0) for key, of in found.items()}
@@ -108,7 +108,7 @@ def _fastest(job: RecordedJob, rows: Sequence[int]) -> F64:
 
 def is_always_last(job: RecordedJob, member: int) -> bool:
     """Whether absent ranks wait for this one, and it never for them: more often than by chance."""
-    mine = [i for i in job.of_member[member] if job.cells[i].lane >= 0 and job.cells[i].kind != "messages"]
+    mine = [i for i in job.of_member[member] if job.cells[i].is_collective]
     apart = [i for i in mine if not job.cells[i].is_whole]
     if not apart:
         return False

@@ -100,16 +100,7 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect], recorded: F64) ->
         beyond = own - usual
         here = {s for s, of in zip(job.stage, job.replica, strict=True) if of == r}
         if beyond.mean() > errors * scatter / np.sqrt(len(own)):
-            # Its other replicas wait for it where they sum gradients.
-            sums = [c for c, cell in enumerate(job.cells) if cell.lane >= 0 and cell.kind != "messages"]
-            sums = [c for c in sums if job.stage[job.cells[c].member] not in here]
-            whole = whole_alike(job, sums)
-            # Of unknown size a group may seem whole that is smaller than those of other stages.
-            keys = {c: (job.cells[c].kind, job.cells[c].bytes) for c in sums}
-            known = {c for of in whole.values() for c in of}
-            apart = {c for c in sums if not (job.cells[c].group_size or c in known)}
-            sums = [c for c in sums if job.cells[c].is_partly_absent or c in apart]
-            untold = [c for c in sums if not whole[keys[c]]]
+            sums, untold = _sums_with_absent(job, here)
             notes = [] if 0 in here else [LAST_NOTE.format(unseen[r] / 1e6)]
             notes += [SUMS_NOTE] if untold else []
             late = Effect(
@@ -126,6 +117,20 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect], recorded: F64) ->
             gone = (*late.links, *transfer[r], (untold, np.zeros((len(untold), 1))))
             found.append(replace(late, otherwise=replace(late, links=gone)))
     return found
+
+
+def _sums_with_absent(job: RecordedJob, here: Set[int]) -> tuple[list[int], list[int]]:
+    """(cells in which other replicas of an absent rank wait for it as they sum gradients, those of them whose
+    transfer no whole group tells). here: stages captured of its replica, to none of which it belongs."""
+    sums = [
+        c for c, cell in enumerate(job.cells) if cell.is_collective and job.stage[cell.member] not in here
+    ]
+    whole = whole_alike(job, sums)
+    known = {c for of in whole.values() for c in of}
+    # Of unknown size a group may seem whole that is smaller than those of other stages.
+    apart = {c for c in sums if not (job.cells[c].group_size or c in known)}
+    found = [c for c in sums if job.cells[c].is_partly_absent or c in apart]
+    return found, [c for c in found if not whole[job.cells[c].kind, job.cells[c].bytes]]
 
 
 def _absent(job: RecordedJob, c: int) -> tuple[int, ...]:

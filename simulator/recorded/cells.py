@@ -43,9 +43,14 @@ class Cell:
         return self.lane < 0 and self.waits_for < 0
 
     @property
+    def is_collective(self) -> bool:
+        """Whether a group does it, and no pair."""
+        return self.lane >= 0 and self.kind != "messages"
+
+    @property
     def is_partly_absent(self) -> bool:
         """Whether it is a collective of which not all ranks were captured."""
-        return self.lane >= 0 and not self.is_whole and self.kind != "messages"
+        return self.is_collective and not self.is_whole
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -188,7 +188,7 @@ def _by_structure(
     alike: dict[tuple[str, int], list[int]] = defaultdict(list)
     for c, cell in enumerate(cells):
         placed = schedule.ranks and schedule.ranks[cell.member] is not None
-        if cell.lane >= 0 and cell.kind != "messages" and c not in known and placed and not cell.missing:
+        if cell.is_collective and c not in known and placed and not cell.missing:
             alike[cell.kind, count[cell.member, cell.kind]].append(c)
             count[cell.member, cell.kind] += 1
     found: Partners = {}
