@@ -34,8 +34,8 @@ def with_less_beside(rebuilt: Rebuilt, rows: I64, duration_ns: I64) -> I64:
     `rows` no longer takes of it, if it lasts as these durations say. Where no two passes can be compared,
     nothing changes."""
     found = duration_ns.copy()
-    for i, frame in enumerate(rebuilt.ranks):
-        mine = rows[rebuilt.graph.rank[rows] == i]
+    for i, (frame, own) in enumerate(zip(rebuilt.ranks, rebuilt.by_rank(rows), strict=True)):
+        mine = rows[own]
         if not frame.on_host or not len(frame.passes) or not len(mine):
             continue
         beside, share = _share_taken(rebuilt, i, mine)

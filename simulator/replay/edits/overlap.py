@@ -67,10 +67,10 @@ def parts_overlapped(rebuilt: Rebuilt) -> Rebuilt:
 
 def _launched_before(rebuilt: Rebuilt, tasks: I64) -> I64:
     """The last computation that was launched on the same rank before each of these."""
-    work, rank = rebuilt.computations, rebuilt.graph.rank
+    work = rebuilt.computations
     found = np.full(len(tasks), NONE, np.int64)
-    for i in range(len(rebuilt.ranks)):
-        own, mine = work[rank[work] == i], np.flatnonzero(rank[tasks] == i)
+    for theirs, mine in zip(rebuilt.by_rank(work), rebuilt.by_rank(tasks), strict=True):
+        own = work[theirs]
         at = np.searchsorted(rebuilt.launch_ns[own], rebuilt.launch_ns[tasks[mine]]) - 1
         found[mine] = np.append(own, NONE)[at]
     return found

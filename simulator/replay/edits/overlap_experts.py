@@ -113,10 +113,10 @@ def _exchanges(rebuilt: Rebuilt) -> _Pairs:
     ours = np.flatnonzero(is_transfer(rebuilt, "ep") & (graph.duration_ns > 0))
     waiting, every = awaiting(rebuilt, ours, (EdgeKind.EVENT,)), rebuilt.computations
     parts = []
-    for i in range(len(rebuilt.ranks)):
-        own = ours[graph.rank[ours] == i]
+    of_ranks = rebuilt.by_rank(ours), rebuilt.by_rank(every)
+    for frame, mine, theirs in zip(rebuilt.ranks, *of_ranks, strict=True):
+        own, work = ours[mine], every[theirs]
         own = own[np.argsort(rebuilt.launch_ns[own], kind="stable")]
-        work = every[graph.rank[every] == i]
         if len(own) < 2 or not len(work):
             continue
         launch = rebuilt.launch_ns[work]
@@ -124,7 +124,7 @@ def _exchanges(rebuilt: Rebuilt) -> _Pairs:
         at_once = (follows < len(work)) & (waiting[own] == np.append(work, -1)[follows])
         # A pair: awaited at once both times, with computation between, in one pass and without a third.
         pair = at_once[:-1] & at_once[1:] & (follows[1:] > follows[:-1])
-        passes = rebuilt.ranks[i].passes
+        passes = frame.passes
         where = passes.at(rebuilt.launch_ns[own])
         pair &= where[:-1] == where[1:]
         gemm = rebuilt.kernel_class[work] == KernelClass.GEMM

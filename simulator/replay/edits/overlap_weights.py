@@ -60,9 +60,8 @@ def in_buckets(rebuilt: Rebuilt, bucket_bytes: int | None) -> Rebuilt:
     parts = np.ones(len(rebuilt.start_ns), np.int64)
     if bucket_bytes is not None:
         parts[ours] = -(-rebuilt.bytes[ours] // bucket_bytes)
-    for i in range(len(rebuilt.ranks)) if bucket_bytes is None else ():
-        mine = ours[rebuilt.graph.rank[ours] == i]
-        parts[mine] = _usual_parts(rebuilt, i, mine)
+    for i, own in enumerate(rebuilt.by_rank(ours)) if bucket_bytes is None else ():
+        parts[ours[own]] = _usual_parts(rebuilt, i, ours[own])
     return in_parts(rebuilt, np.minimum(parts, _PARTS_MOST), latency_of_any(rebuilt, "dp"))
 
 
@@ -192,9 +191,10 @@ class _Move:
         ours = wires.kept & self.gathers[wires.source] & ~np.isin(wires.kind, behind)
         computes = np.flatnonzero(graph.kind == TaskKind.COMPUTE)
         computes = computes[np.lexsort((rebuilt.end_ns[computes], graph.rank[computes]))]
-        for i in range(len(rebuilt.ranks)):
-            mine = np.flatnonzero(ours & (graph.rank[wires.source] == i))
-            own = computes[graph.rank[computes] == i]
+        edges = np.flatnonzero(ours)
+        of_ranks = rebuilt.by_rank(wires.source[edges]), rebuilt.by_rank(computes)
+        for waiting, computing in zip(*of_ranks, strict=True):
+            mine, own = edges[waiting], computes[computing]
             if not len(mine) or not len(own):
                 continue
             until = np.minimum(rebuilt.start_ns[wires.source[mine]], rebuilt.start_ns[wires.target[mine]])
