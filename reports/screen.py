@@ -207,7 +207,7 @@ def _figure(fig: headline.Figure) -> str:
     """With what must stand beside it; of an unknown one what gives it, else why."""
     notes = [fig.beside] if fig.beside else []
     if not fig.known and (give := [text for text in reversed(fig.notes) if text]):
-        said = f"{within(give[0])}".removesuffix(".").partition(" (")[0]
+        said = within(give[0]).removesuffix(".").partition(" (")[0]
         return f"{fig.label} {fig.value}: {said}"
     value = fig.value if fig.ns is None else figures.brief(fig.ns)
     return f"{fig.label} {value}" + "".join(f" ({note})" for note in notes)
@@ -304,7 +304,7 @@ def _named(names: Sequence[str], room: int) -> str:
 
 
 def _capital(lines: list[str]) -> list[str]:
-    return [f"{opening(lines[0])}", *lines[1:]]
+    return [opening(lines[0]), *lines[1:]]
 
 
 def _notes(quality: Sequence[Quality]) -> Iterator[str]:

@@ -99,7 +99,7 @@ def does(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
     times = f"{significant(cause.ratio, 3)} times"
     peers = "peer" if cause.peers == 1 else plural(cause.peers, "peer")
     many = not is_one(cause)
-    name = f"{opening(who(cause))}"
+    name = opening(who(cause))
     whose = "their" if many else "its"
     if cause.kind == "slow_rank":
         return f"{name} {'compute' if many else 'computes'} {times} as long as {whose} {peers} {often}"
