@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Literal
+from typing import Literal, get_args
 
 from perfdoc.records import dataclass
 
@@ -41,8 +41,10 @@ DIALECT_TITLES: Mapping[str, str] = {
     "perfdoc": "perfdoc run",
 }
 
-Type = Literal["bool", "int", "float", "str", "dtype", "list", "int_list", "str_or_list", "any", "command"]
+_List = Literal["list", "int_list", "str_or_list", "float_or_list"]
+Type = Literal["bool", "int", "float", "str", "dtype", _List, "any", "command"]
 """`str_or_list`: one for all layers, or one per layer. `any`: a structure that is not looked into."""
+LISTS: tuple[Type, ...] = get_args(_List)
 
 Value = bool | int | float | str | tuple[bool | int | float | str, ...] | None
 """What a setting says. Dtypes are fp32, bf16, fp16 or fp8."""

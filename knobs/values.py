@@ -6,7 +6,7 @@ import math
 import re
 from typing import Final
 
-from perfdoc.knobs.knob import Knob, Value
+from perfdoc.knobs.knob import LISTS, Knob, Value
 from perfdoc.knobs.pipeline_layout import LAYOUT, WRITTEN
 
 MAX_TEXT = 4096
@@ -53,7 +53,7 @@ def read_value(knob: Knob, raw: Raw) -> Value | Opaque:
         return ("none",) if knob.type == "list" else "none"
     if raw is None or (word is not None and word in _NULL and raw not in knob.choices):
         return None if knob.nullable else OPAQUE
-    if knob.type in ("list", "int_list", "str_or_list"):
+    if knob.type in LISTS:
         return _list(knob, raw, texts)
     if isinstance(raw, tuple):
         if len(texts) != 1:
@@ -100,19 +100,19 @@ def _list(knob: Knob, raw: Raw, texts: tuple[str, ...]) -> Value:
     if isinstance(raw, str):
         inner = raw.strip().removeprefix("[").removesuffix("]")
         texts = tuple(t.strip().strip("'\"") for t in re.split(r"[,\s]+", inner) if t.strip())
-        if knob.type == "str_or_list" and len(texts) == 1 and "[" not in raw:
+        if knob.type.endswith("_or_list") and len(texts) == 1 and "[" not in raw:
             return _one(knob, texts[0])
-    elif knob.type == "str_or_list" and len(texts) == 1:
+    elif knob.type.endswith("_or_list") and len(texts) == 1:
         return _one(knob, texts[0])
     return tuple(_element(knob, t) for t in texts)
 
 
-def _element(knob: Knob, text: str) -> int | str:
+def _element(knob: Knob, text: str) -> float | str:
     if knob.type == "int_list":
         value = _integer(knob, text)
         _in_range(knob, value)
         return value
-    return str(_choice(knob, text))
+    return _real(knob, text) if knob.type == "float_or_list" else _choice(knob, text)
 
 
 def _one(knob: Knob, text: str) -> bool | int | float | str:
@@ -129,15 +129,8 @@ def _one(knob: Knob, text: str) -> bool | int | float | str:
         if knob.choices and number not in knob.choices:
             raise ValueError(f"takes one of {', '.join(str(c) for c in knob.choices)}")
         return number
-    if knob.type == "float":
-        try:
-            real = float(text.replace("_", ""))
-        except ValueError:
-            raise ValueError("takes a number") from None
-        if math.isnan(real) or (math.isinf(real) and _DIGITS.fullmatch(text)):
-            raise ValueError("takes a number")
-        _in_range(knob, real)
-        return real
+    if knob.type in ("float", "float_or_list"):
+        return _real(knob, text)
     if knob.type == "dtype":
         name = text.lower().removeprefix("torch.")
         return _choice(knob, _DTYPES.get(name, name))
@@ -146,7 +139,7 @@ def _one(knob: Knob, text: str) -> bool | int | float | str:
 
 def _endless(knob: Knob, text: str) -> bool:
     """A number longer than any text that is looked into: nothing has to be looked for in it."""
-    return knob.type in ("int", "int_list", "float") and _DIGITS.fullmatch(text) is not None
+    return knob.type in ("int", "int_list", "float", "float_or_list") and _DIGITS.fullmatch(text) is not None
 
 
 def _integer(knob: Knob, text: str) -> int:
@@ -161,6 +154,17 @@ def _integer(knob: Knob, text: str) -> int:
     if real.is_integer() and abs(real) < 1e15:
         raise ValueError(f"takes a whole number; write {int(real)}")
     raise ValueError("takes a whole number")
+
+
+def _real(knob: Knob, text: str) -> float:
+    try:
+        real = float(text.replace("_", ""))
+    except ValueError:
+        raise ValueError("takes a number") from None
+    if math.isnan(real) or (math.isinf(real) and _DIGITS.fullmatch(text)):
+        raise ValueError("takes a number")
+    _in_range(knob, real)
+    return real
 
 
 def _in_range(knob: Knob, number: float) -> None:

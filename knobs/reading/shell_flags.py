@@ -8,7 +8,7 @@ from functools import cache
 from typing import Literal
 
 from perfdoc.knobs.flags import megatron_flags
-from perfdoc.knobs.knob import Knob, Spelling
+from perfdoc.knobs.knob import LISTS, Knob, Spelling
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.reading.shell_words import Word
 
@@ -60,7 +60,7 @@ def flags_that_take(takes: Literal["switch", "scalar", "list"]) -> frozenset[str
 def _takes(knob: Knob, spelling: Spelling) -> str:
     if knob.type == "bool" or spelling.means is not None:
         return "switch"
-    if knob.type in ("list", "int_list", "str_or_list"):
+    if knob.type in LISTS:
         return "list"
     return "scalar" if knob.type in ("int", "float", "str", "dtype") else "anything"
 

@@ -19,6 +19,7 @@ from perfdoc.rules.facts.capture import if_as_slow
 from perfdoc.rules.facts.culprit import cause_of, gain_of, leading, waits_in
 from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, late_hosts, look_at_gpu, who
 from perfdoc.rules.facts.degrees import PP
+from perfdoc.rules.facts.expert_balance import balance
 from perfdoc.rules.facts.late_work import longer_times, work_words
 from perfdoc.simulator.replay.proposals import change_title
 
@@ -81,6 +82,12 @@ _told = partial(
     fires,
     verify="Run again with the rank elsewhere: if its machine is the cause, another becomes the straggler.",
     false_alarm="A rank with more work by design: more tokens, or hot experts.",
+)
+_told_of_experts = partial(
+    fires,
+    verify="Capture again some hundred steps later: the busiest over the mean falls.",
+    false_alarm="The first steps of a training, in which no router is balanced yet.",
+    otherwise="Balance the router by its framework's means (torchtitan `load_balance_coeff`).",
 )
 
 
@@ -149,13 +156,16 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
     part, note = {"slow_rank": "GPU", "late_host": "host process"}.get(cause.kind), cause.note.capitalize()
     several = "es" if cause.kind == "late_host" else "s"
     check = f"Check the {part}{'' if is_one(cause) else several} of {who(cause)}" if part else ""
+    verdict, advice = _told, []
     if cause.kind == "uneven_experts":
         check, evidence[0] = "Balance the load of experts", ("the busiest over the mean", evidence[0][1])
-    return _told(
+        verdict, advice = _told_of_experts, balance(case, gain)
+    return verdict(
         action="Capture the ranks that are waited for" if cause.kind in _ABSENT else check,
         reason=does(cause, case.what_if),
         evidence=[("the step without waiting for it", step)] if cause.kind == "not_captured" else evidence,
         remedy=f"{cure(cause, case.program.vendor)}." + (f" {note}." if note else ""),
+        advice=advice,
         gain=if_as_slow(case, gain) if cause.kind == "late_host" else gain,
         blames=_waits_or_does(case, cause) if _leads(case, cause, gain) else "",
         cause=cause,

@@ -19,13 +19,21 @@ from perfdoc.rules.engine.rule import Rule
 
 
 def advise(
-    *, knob: str, to: Value, why: str, costs: str = "", gain: Gain | None = None, together: Sequence[str] = ()
+    *,
+    knob: str,
+    to: Value,
+    why: str,
+    costs: str = "",
+    gain: Gain | None = None,
+    together: Sequence[str] = (),
+    unset: Sequence[str] = (),
 ) -> Advice:
     """One setting to change, written in every dialect.
 
     knob: canonical id. why: what it does here, in a sentence. costs: its cost in memory or numerics.
     gain: of this piece. together: other knobs advised that the gain was predicted with; without one of them
-    the gain is an upper bound. Raises KeyError for an unknown id.
+    the gain is an upper bound. unset: knobs of unknown setting, if it is advice only where they are not set
+    already. Raises KeyError for an unknown id.
     """
     wrong = check_value(catalogue()[knob], to)
     return Advice(
@@ -38,6 +46,7 @@ def advise(
         forbidden=f"{knob} {wrong}" if wrong else "",
         gain=gain,
         together=list(together),
+        if_unset=list(unset),
     )
 
 

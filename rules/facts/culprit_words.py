@@ -84,8 +84,8 @@ def cure(cause: WhatIfCause, vendor: str = "") -> str:
         return "Check the links of these ranks: NIC, cable, switch port, the interface that NCCL takes"
     if cause.kind == "uneven_experts":
         return (
-            "Balance the router: `moe_router_load_balancing_type=aux_loss` with `moe_aux_loss_coeff=0.01` or "
-            "more (torchtitan `load_balance_coeff`), or cap them: `moe_expert_capacity_factor` drops tokens"
+            "A balancing loss takes many steps to work. A capacity (`moe_expert_capacity_factor`) works at "
+            "once, and drops tokens, which may affect convergence"
         )
     return "Sort or pack sequences by length over micro-batches and replicas"
 

@@ -7,13 +7,14 @@ import pytest
 
 from perfdoc.knobs.knob import Value
 from perfdoc.results.kernels import PartTime
+from perfdoc.results.what_if import WhatIfCause, no_what_if
 from perfdoc.rules.checks import pd343_ep_across_nvlink as pd343
 from perfdoc.rules.checks import pd344_shared_expert_in_line as pd344
 from perfdoc.rules.checks import pd346_stages_instead_of_experts as pd346
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import MIN_FRAC
 from tests.planted.spec import JobSpec
-from tests.rules.cases import evidence_of, gain_of, result, settings_of
+from tests.rules.cases import evidence_of, gain_of, if_unset, result, settings_of
 from tests.rules.planted_cases import MIXTRAL, on, planted_case, shaped, under, with_exposed
 
 TP, PP, EP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"
@@ -326,3 +327,49 @@ def test_pd346_needs_a_bubble_and_a_domain(pp4: Case) -> None:
         case = replace(pp4, job=replace(pp4.job, pipeline=pipeline))
         assert result("PD346", under(case, settings)).state == state
     assert result("PD346", under(on(pp4, "NVIDIA H100 PCIe"), settings)).state == "skipped"
+
+
+KIND, WEIGHT, BIAS = "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_router_enable_expert_bias"
+CAPACITY = "moe_expert_capacity_factor"
+UNBALANCED: Mapping[str, Value] = {KIND: "aux_loss", WEIGHT: 0.0, BIAS: False, CAPACITY: None}
+
+
+def with_uneven_experts(case: Case) -> Case:
+    """Of a step of 1,000 ns 300 are for the busiest expert."""
+    cause = WhatIfCause(
+        kind="uneven_experts", peers=3, step_ns=700, saved_ns=300, low_ns=300, high_ns=300, ratio=2.0
+    )
+    found = replace(no_what_if(""), state="measured", steps=2, measured_ns=1000, step_ns=1000, causes=[cause])
+    return replace(case, what_if=found)
+
+
+@pytest.mark.parametrize(
+    ("now", "advised"),
+    [
+        ({}, {WEIGHT: 0.01}),
+        ({KIND: "none"}, {KIND: "aux_loss", WEIGHT: 0.01}),
+        ({KIND: "none", WEIGHT: 0.01}, {KIND: "aux_loss"}),
+        ({WEIGHT: 1e-3}, {WEIGHT: 0.01}),
+        ({WEIGHT: 0.02}, {CAPACITY: 1.0}),
+        ({BIAS: True, "moe_router_score_function": "sigmoid"}, {CAPACITY: 1.0}),
+        ({WEIGHT: 0.02, CAPACITY: 1.25}, {}),
+        ({KIND: "sinkhorn"}, {}),
+        ({KIND: ("aux_loss", "seq_aux_loss"), WEIGHT: (1e-3, 1e-4)}, {CAPACITY: 1.0}),
+    ],
+)
+def test_uneven_experts_are_balanced_by_a_loss_and_capped_where_there_is_one(
+    ep4: Case, now: Mapping[str, Value], advised: Mapping[str, Value]
+) -> None:
+    case = with_uneven_experts(under(ep4, {**NOW, **UNBALANCED, **now}))
+    found = result("PD303", case)
+    assert (settings_of(found), if_unset(found)) == (advised, {})
+    assert (found.gain and found.gain.mid_ms) == 300 / 1e6
+    assert all(a.costs for a in found.advice if a.knob != KIND)
+
+
+def test_how_experts_are_balanced_without_settings_is_advice_if_they_are_not(ep4: Case) -> None:
+    found = result("PD303", with_uneven_experts(ep4))
+    assert (settings_of(found), if_unset(found)) == ({}, {KIND: "aux_loss", WEIGHT: 0.01})
+    weight = next(a for a in found.advice if a.knob == WEIGHT)
+    assert weight.dialects["megatron_lm"] == "--moe-aux-loss-coeff 0.01"
+    assert weight.dialects["megatron_core"] == "TransformerConfig(moe_aux_loss_coeff=0.01)"
