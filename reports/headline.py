@@ -165,13 +165,13 @@ def _memory_figures(diagnosis: Diagnosis) -> Iterator[Figure]:
 
 def verdict_figures(diagnosis: Diagnosis) -> list[Figure]:
     """MFU, step time or window, tokens per second and GPU and peak memory where they are known; of memory
-    alone no MFU."""
-    figures = []
-    if diagnosis.ranks or diagnosis.mfu.value is not None:
-        figures.append(_mfu_figure(diagnosis.mfu))
+    alone no MFU. What is not known comes last: nobody reads on from it."""
+    figures = [*_token_figures(diagnosis), *_memory_figures(diagnosis)]
     if diagnosis.ranks:
-        figures.append(_time_figure(diagnosis.ranks))
-    return [*figures, *_token_figures(diagnosis), *_memory_figures(diagnosis)]
+        figures.insert(0, _time_figure(diagnosis.ranks))
+    if diagnosis.ranks or diagnosis.mfu.value is not None:
+        figures.insert(0, _mfu_figure(diagnosis.mfu))
+    return sorted(figures, key=lambda figure: not figure.known)
 
 
 _SHARES = (("Compute", "compute"), ("Exposed communication", "exposed_comm"), ("Idle", "idle"))

@@ -186,7 +186,7 @@ def _where(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
             if room.roles and (roles := diagnosis.analyses.roles) is not None:
                 said = outlier_sentence(diagnosis, roles)
                 page.lines += _whole(said, page.width, 3) or _whole(said, page.width, 6)
-    shown = [_figure(f) for f in sorted(headline.verdict_figures(diagnosis), key=lambda f: not f.known)]
+    shown = [_figure(f) for f in headline.verdict_figures(diagnosis)]
     for line in _packed(shown, " · ", page.width):
         page.lines += paragraph(line, width=page.width)
     source, stretch = summary.source_line(diagnosis), summary.analysed_line(diagnosis)

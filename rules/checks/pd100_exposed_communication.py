@@ -270,7 +270,7 @@ _OVERLAPS = (
 _WAITING = "the exposed time is waiting for late ranks"
 _LATE = (
     "No overlap shortens a wait. Look at what makes ranks late: PD303 if it is one rank, PD206 if it is "
-    "the hosts' jitter, else the skew section; what late ranks wait for themselves (PD201) delays all."
+    "the hosts' jitter, else Skew and stragglers below; what late ranks wait for (PD201) delays all."
 )
 _UP_TO = "all of this exposed communication except waiting for late ranks"
 _DESCRIBED = "capture with PyTorch's group descriptions"

@@ -118,10 +118,10 @@ def _reason(case: Case, advice: Sequence[Advice]) -> str:
 
 _OTHERWISE = (
     "More compute per step, such as more micro-batches, hides more. Waiting for a late rank counts too: see "
-    "the skew section."
+    "Skew and stragglers below."
 )
 _GIVE = "Give the job's configuration (--config FILE)"
-_UNADVISED = f"{_OTHERWISE} No known setting is left to change."
+_UNADVISED = f"{_OTHERWISE} No known setting of the overlap is left to change."
 _GRADIENTS, _WEIGHTS = "overlap_grad_reduce", "overlap_param_gather"
 _RELEVANT = (_GRADIENTS, _WEIGHTS, "bucket_size", "grad_reduce_in_fp32")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.reports.headline import headline
+from perfdoc.reports.headline import headline, verdict_figures
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.opportunities import confidence_in, dialects_of, opportunities, trifles
@@ -268,3 +268,12 @@ def test_what_nothing_can_be_done_about_is_below_the_list() -> None:
     shown = render_screen(replace(MADE, opportunities=rows, rules=rules), report=None)
     listed, below = shown.split("Nothing to change here", 1)
     assert ("PD501" in listed, "PD202" in listed, "PD501" in below) == (False, True, True)
+
+
+def test_what_is_not_known_stands_behind_what_is() -> None:
+    def labels(value: float | None) -> list[str]:
+        mfu = replace(MADE.mfu, value=value, peak_flops=989e12, peak_kind="datasheet")
+        return [figure.label for figure in verdict_figures(replace(MADE, mfu=mfu))]
+
+    assert labels(0.4) == ["MFU", "Step time", "Tokens/s per GPU"]
+    assert labels(None) == ["Step time", "Tokens/s per GPU", "MFU"]
