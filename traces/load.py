@@ -88,8 +88,23 @@ def _in_folder(folder: Path) -> list[Path]:
     captures = _captures_in(folder)
     if not captures:
         _require_profiled(folder)
+        if inner := _inner(folder):
+            words = f"is a folder without traces, but {inner[-1].name} in it has some."
+            raise TraceError(folder, words, f"Give one job's: perfdoc analyze {inner[-1]}")
         raise TraceError(folder, "is a folder without traces.", accepted())
     return captures
+
+
+_LOOKED_INTO = 64
+
+
+def _inner(folder: Path) -> list[Path]:
+    """Folders of a folder that hold traces, in natural order, of the last that are looked into: torchtitan
+    makes one for each profiled iteration."""
+    with contextlib.suppress(OSError, TraceError):
+        inner = sorted((child for child in folder.iterdir() if child.is_dir()), key=_natural)
+        return [child for child in inner[-_LOOKED_INTO:] if _captures_in(child)]
+    return []
 
 
 def _require_profiled(folder: Path) -> None:

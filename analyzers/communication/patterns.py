@@ -149,6 +149,7 @@ def by_pattern(
     # Exchanges on a stream that computes count as one group: where they are of several nothing fits. So do
     # the reductions of an engine's own all-reduce, which is made for one group.
     transports = np.array(["" if k is None else k.transport for k in comm.kinds])[comm.kind]
+    own = np.isin(transports, OWN_TRANSPORTS) & (group < 0)  # PyTorch notes the group of its own collectives
     for alike in (exchange, *(transports == name for name in OWN_TRANSPORTS)):
         group = np.where((group < 0) & alike, group.max(initial=-1) + 1, group)
     asked = np.flatnonzero(unknown & (group >= 0))
@@ -171,7 +172,7 @@ def by_pattern(
         mine = asked[group[asked] == one]
         pair = not (group_size[mine] > _ENDS).any() and not _in_bursts(order[activity.comm_rows[mine]])
         # Tied embeddings of the first and the last stage are reduced alike, and logits of a server.
-        alike = (piped and pair) or np.isin(transports[mine], OWN_TRANSPORTS).all()
+        alike = (piped and pair) or own[mine].all()
         if dimension == "dp" and alike and set(names[mine].tolist()) == {"all_reduce"}:
             continue
         found[mine] = DIMENSIONS.index(dimension)

@@ -129,8 +129,17 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
 )
 """What a line of the names holds, each after a line break; one is enough."""
 _AMD = ("\nhipLaunch", "\nhipMemcpy", "\nhipExtModule", "\nhipModule", "\nCijk_", "rocblas", "miopen", "gfx9")
-_OTHER = ("\nmusaLaunch", "\ncnInvoke", "\ncnrt", "\ntopsLaunch", "\naclrt")
-"""Moore Threads, Cambricon, Enflame, Ascend."""
+_OTHER = (
+    "\nmusaLaunch",
+    "\ncnInvoke",
+    "\ncnrt",
+    "\ntopsLaunch",
+    "\naclrt",
+    "\nmcLaunch",
+    "\nsuLaunch",
+    "\nsdaaLaunch",
+)
+"""Moore Threads, Cambricon, Enflame, Ascend, MetaX, Biren, Tecorigin."""
 _INTEL = (
     "\nurEnqueue",
     "\nzeCommandList",
@@ -204,6 +213,8 @@ def _vendor(trace: Trace, text: str) -> Vendor:
             return "amd"
         if re.search(r"Intel|\bArc\b|GPU Max", gpu):
             return "intel"
+        if re.search(r"MetaX|\bMTT\b|Iluvatar|Biren|Enflame|Ascend|Gaudi|Kunlun|\bDCU\b|\bMLU\d", gpu):
+            return "other"
     said: tuple[tuple[Vendor, tuple[str, ...]], ...] = (
         *(("amd", _AMD), ("intel", _INTEL), ("other", _OTHER), ("nvidia", _NVIDIA)),
     )

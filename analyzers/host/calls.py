@@ -36,9 +36,9 @@ _SUFFIX = re.compile(r"(_v\d{1,9}|_ptsz|_ptds){1,4}$")
 """API versions (Nsight writes cudaLaunchKernel_v7000) and per-thread-stream variants. Bounded: a name made of
 them alone would take the square of its length."""
 
-_API = "(?:cu(?:da)?|hip|musa|tops|cnrt)"
-"""How runtimes name calls: NVIDIA, AMD, Moore Threads, Enflame, Cambricon. Intel's: Unified Runtime, Level
-Zero."""
+_API = "[a-z]{2,8}"
+"""How runtimes begin their calls' names: cuda and cu, hip, musa, mc (MetaX), tops (Enflame), cnrt, sdaa. Most
+vendors take over CUDA's names behind it. Intel's are of Unified Runtime and Level Zero."""
 _KINDS: tuple[tuple[CallKind, str], ...] = (
     (CallKind.STREAM_ALLOCATION, rf"{_API}(Malloc|Free|MemAlloc|MemFree)(FromPool)?Async"),
     (CallKind.ALLOCATION, rf"{_API}(Malloc|Free|Host(Alloc|Malloc|Free|Register|Unregister))\w*"),

@@ -83,6 +83,10 @@ def idle_ns(view: DeviceView) -> dict[str, int]:
         ("zeEventHostSynchronize", CallKind.SYNCHRONISING),
         ("zeMemAllocDevice", CallKind.ALLOCATION),
         ("zeModuleCreate", CallKind.MODULE_LOAD),
+        ("mcStreamSynchronize", CallKind.SYNCHRONISING),
+        ("sdaaMemcpyAsync", CallKind.LAUNCH),
+        ("suLaunchKernel", CallKind.LAUNCH),
+        ("mcMalloc", CallKind.ALLOCATION),
         ("INVALID", CallKind.OTHER),
     ],
 )

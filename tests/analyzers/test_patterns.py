@@ -17,7 +17,13 @@ ATTENTION = "flash_fwd_kernel"
 REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 ADAM = "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>"
-CALLS = {ALL_REDUCE: "ncclAllReduce", ALL_GATHER: "ncclAllGather", REDUCE_SCATTER: "ncclReduceScatter"}
+CCL_REDUCE = "void ccl::allreduce_large_kernel<sycl::bfloat16>(x)"
+CALLS = {
+    CCL_REDUCE: "ncclAllReduce",
+    ALL_REDUCE: "ncclAllReduce",
+    ALL_GATHER: "ncclAllGather",
+    REDUCE_SCATTER: "ncclReduceScatter",
+}
 TP, DP, CP, EP, PP, OTHER = 0xA, 0xB, 0xC, 0xD, 0xE, 0xF
 MIB = 1 << 20
 
@@ -186,6 +192,15 @@ def distributed_data_parallel(p: Program) -> None:
     p.compute(ADAM)
 
 
+def reduced_by_another_library(p: Program) -> None:
+    """The same by kernels named as an engine's own, of a group that the capture names."""
+    for i, forward in layers(6):
+        p.compute(GEMM, ATTENTION, GEMM, GEMM, GEMM)
+        if not forward and i % 2 == 0:
+            p.collective(CCL_REDUCE, DP, 25 * MIB)
+    p.compute(ADAM)
+
+
 def ring_attention(p: Program) -> None:
     """Keys and values go round four ranks beside parts of attention."""
     for _ in layers(3):
@@ -297,6 +312,7 @@ def found(
         (fully_sharded, {DP: "dp"}),
         (sharded_and_tensor_parallel, {DP: "dp", TP: "tp"}),
         (distributed_data_parallel, {DP: "dp"}),
+        (reduced_by_another_library, {DP: "dp"}),
         (ring_attention, {CP: "cp"}),
         (ulysses, {CP: "cp"}),
         (experts, {EP: "ep"}),

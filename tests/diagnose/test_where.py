@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -54,6 +55,19 @@ def test_a_late_rank_has_its_machine_and_its_gpu() -> None:
 )
 def test_what_no_capture_says_is_not_said(device: int, host: str | None, bus: str | None, words: str) -> None:
     assert said([at(0, 0, host), at(1, device, host, bus)], 1) == words
+
+
+def test_a_device_whose_rank_nobody_says_is_found_by_its_file() -> None:
+    known = [replace(at(r, r, "node1"), input=r) for r in range(2)]
+    ranks = [replace(one, rank=None, label=f"GPU {one.device}, pid 7") for one in known]
+    files = [Path(f"/jobs/3/rank{r}_trace.json") for r in range(2)]
+    late = SimpleNamespace(code="PD303", worst=SimpleNamespace(label=ranks[1].label))
+    judged = SimpleNamespace(opportunities=[replace(row("bound", ["PD303"]), blamed="cause")], results=[late])
+    judged.cause = None
+    words = "GPU 1, pid 7 is on node1 in rank1_trace.json. "
+    assert _where_words(judged, ranks, files) == words  # type: ignore[arg-type]
+    assert "rank1_trace" not in _where_words(judged, ranks, files[1:])  # type: ignore[arg-type]
+    assert "rank1_trace" not in _where_words(judged, known, files)  # type: ignore[arg-type]
 
 
 def test_a_name_without_an_end_is_bounded() -> None:

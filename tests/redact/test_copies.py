@@ -18,6 +18,7 @@ from perfdoc.analyzers.measure import measure_capture, measure_trace
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.redact.copying import redact
+from perfdoc.redact.kineto import copy_kineto
 from perfdoc.redact.nsys import copy_nsys
 from perfdoc.redact.texts import Names, clean_blob
 from perfdoc.results import to_json
@@ -246,6 +247,20 @@ def test_what_a_thread_did_stays(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "b.sqlite") as db:
         assert db.execute("SELECT COUNT(*) FROM SCHED_EVENTS WHERE globalTid = 77").fetchone() == (0,)
     db.close()
+
+
+def test_calls_of_another_vendors_build_stay_calls(tmp_path: Path) -> None:
+    at = {"ph": "X", "pid": 1, "tid": 2, "dur": 5, "args": {"correlation": 7}}
+    call = {**at, "cat": "supa_runtime", "name": "suLaunchKernel", "ts": 1}
+    kernel = {**at, "cat": "kernel", "name": "gemm", "ts": 9, "args": {"device": 0, "correlation": 7}}
+    other = {**at, "cat": f"{SECRET}_things", "name": "x", "ts": 2}
+    source = tmp_path / "a.json"
+    source.write_text(json.dumps({"traceEvents": [call, kernel, other]}))
+    copy_kineto(source, tmp_path / "b.json", Names())
+    assert_clean((tmp_path / "b.json").read_bytes())
+    found = read_trace(tmp_path / "b.json").capabilities
+    assert found["api_calls"].available
+    assert found["launch_correlation"].available
 
 
 QUICK = ("nsys/cuda_graph_a100.sqlite", "kineto/dlrm_8gpu_v100_rank0.pt.trace.json.gz")

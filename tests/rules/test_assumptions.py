@@ -264,6 +264,9 @@ def test_marks_by_names(names: tuple[str, ...], tmp_path: Path) -> None:
         (None, ("cudaLaunchKernel",), "nvidia"),
         (None, ("cnInvokeKernel", "void cutlass::Kernel2<x>"), "other"),
         ("MTT S5000", ("musaLaunchKernel",), "other"),
+        ("MetaX C500", ("cudaLaunchKernel",), "other"),
+        ("Iluvatar BI-V150", ("cudaLaunchKernel",), "other"),
+        (None, ("suLaunchKernel",), "other"),
         (None, ("myKernel",), ""),
     ],
 )

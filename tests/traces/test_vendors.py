@@ -18,6 +18,8 @@ LAUNCHES = {
     "ascend": "aclrtLaunchKernel",
     "cambricon": "cnInvokeKernel",
     "moore threads": "musaLaunchKernel",
+    "metax": "mcLaunchKernel",
+    "biren": "suLaunchKernel",
 }
 
 
@@ -25,6 +27,7 @@ LAUNCHES = {
 def test_remedies_are_those_of_the_vendor(vendor: str, tmp_path: Path) -> None:
     common = {"ph": "X", "pid": 1, "tid": 2, "dur": 5}
     apart = {"intel": "xpu_runtime", "cambricon": "mlu_runtime", "moore threads": "musa_runtime"}
+    apart["biren"] = "supa_runtime"
     category = apart.get(vendor, "cuda_runtime")
     call = {**common, "cat": category, "name": LAUNCHES[vendor], "ts": 1, "args": {"correlation": 7}}
     args = {"device": 0, "stream": 3, "correlation": 7}

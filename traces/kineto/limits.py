@@ -55,7 +55,10 @@ _MISSING = {
 }
 
 
-_OTHERS_CALL = re.compile(r"(?:hip|musa|tops|(?:acl|cn)(?:rt)?)[A-Z]|(?:ur|ze|pi|sycl)[A-Z_]")
+_OTHERS_CALL = re.compile(
+    r"(?:hip|musa|tops|(?:acl|cn)(?:rt)?)[A-Z]|(?:ur|ze|pi|sycl)[A-Z_]"
+    r"|(?!cu(?:da)?[A-Z])[a-z]{2,8}(?:Launch|Memcpy|Memset|Malloc|(?:Stream|Device|Event)[A-Z])"
+)
 """Of a runtime that is not NVIDIA's, whose tools and switches do nothing there."""
 _OTHERS_NAME = re.compile(
     r"h(?:ccl|com)[_:]|Hccl[A-Z]|aclnn[A-Z]|hpu_op$|[hn]pu::|Gaudi|Habana|HPU\b|Ascend Hardware|CANN$"

@@ -14,6 +14,7 @@ CALLS = (
     *("privateuse1_runtime", "privateuse1_driver", "glow_runtime", "gcu_runtime", "gcu_driver"),
     *("mlu_runtime", "mlu_driver", "musa_runtime", "musa_driver"),
 )
+_OTHERS = re.compile(r"[a-z0-9]{2,16}_(?:runtime|driver|(memcpy|memset))")
 OPERATORS = ("cpu_op", "Operator")
 MARKS = ("user_annotation", "cpu_instant_event")
 """Categories of events by what they are."""
@@ -35,6 +36,19 @@ SKIPPED = frozenset(
 )
 """Written as duration events, known and not read: flow arrows' ends, the profiler's own span, the GPU-side
 copies of annotations, other vendors' waits, counters, and profiler overhead."""
+
+
+def family(category: str | None) -> str | None:
+    """The category under which this one is read: other vendors' builds put their own name before PyTorch's.
+
+    >>> family("supa_runtime"), family("kernel"), family("supa_memset")
+    ('cuda_runtime', 'kernel', 'gpu_memset')
+    """
+    if category is None or category in WHAT or not (match := _OTHERS.fullmatch(category)):
+        return category
+    return f"gpu_{match[1]}" if match[1] else "cuda_runtime"
+
+
 ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)", "Optimizer.", "## ")
 """Old captures wrote annotations as operators; these names are no operator's."""
 

@@ -23,6 +23,7 @@ from perfdoc.traces.kineto.names import (
     OPERATORS,
     SKIPPED,
     WHAT,
+    family,
     is_kept_frame,
     short_name,
 )
@@ -143,7 +144,7 @@ class EventRows:
                     if reader is not None:
                         reader(event)
                     elif event.cat not in SKIPPED:
-                        self._note_unknown(event)
+                        readers.get(family(event.cat), self._note_unknown)(event)
                 elif event.ph == "M":
                     self._named(event)
                 elif event.ph in ("i", "I"):

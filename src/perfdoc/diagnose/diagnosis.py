@@ -80,10 +80,11 @@ def diagnose(
     facts = job_of(job, case.configuration, case.contradicted, case.framework)
     analyses = _analyses(captures, ranks, job, whole, judged, facts)
     verdict, why, told = _said(whole, ranks, analyses, judged, failed)
+    where = _where_words(judged, ranks, [c.path for c in captures])
     return d.Diagnosis(
         perfdoc_version=__version__,
         verdict=verdict,
-        why=f"{_where_words(judged, ranks)}{why}{contradicted_words(case.contradicted)}".strip(),
+        why=f"{where}{why}{contradicted_words(case.contradicted)}".strip(),
         account=told,
         inputs=[
             d.Input(
@@ -233,23 +234,27 @@ _NOBODYS = ("", "host", "localhost")  # names that say nothing
 _OF_RANKS = ("slow_rank", "late_host", "slow_link")
 
 
-def _where_words(judged: Judged, ranks: Sequence[d.Rank]) -> str:
-    """`Rank 5 is GPU 5 on node012. `; empty where the verdict names no few ranks, or no capture says."""
+def _where_words(judged: Judged, ranks: Sequence[d.Rank], files: Sequence[Path] = ()) -> str:
+    """`Rank 5 is GPU 5 on node012. `; empty where the verdict names no few ranks, or no capture says.
+
+    files: of the ranks' captures."""
     first, cause = next(iter(judged.opportunities), None), judged.cause
     if first is None or first.blamed != "cause":
         return ""
     late = {r.worst.label for r in judged.results if r.worst and r.code == "PD303" and r.code in first.codes}
     if cause is not None:
         late = {r.label for r in ranks if cause.kind in _OF_RANKS and r.rank in cause.ranks}
-    said = [words for rank in ranks if rank.label in late and (words := _where(rank, ranks))]
+    said = [words for rank in ranks if rank.label in late and (words := _where(rank, ranks, files))]
     return f"{opening(', '.join(said))}. " if 0 < len(said) <= _MOST_PLACES else ""
 
 
-def _where(rank: d.Rank, ranks: Sequence[d.Rank]) -> str:
-    """By its place on the bus, else by its number, where processes see several GPUs; not that 6 is 6."""
-    number = str(rank.device) if any(r.device for r in ranks) else ""
+def _where(rank: d.Rank, ranks: Sequence[d.Rank], files: Sequence[Path]) -> str:
+    """By its place on the bus, else by its number, where processes see several GPUs; not that 6 is 6. A
+    device whose rank no capture says is found by its file."""
+    number = str(rank.device) if any(r.device for r in ranks) and rank.rank is not None else ""
     bus, host = rank.gpu.bus or "", shorten(rank.gpu.host or "", 64)
     gpu = f"GPU {shorten(bus if bus.strip('0:.') else number, 48)}"
     parts = [] if gpu in ("GPU ", rank.label) else [gpu]
     parts += [f"on {host}"] if host.partition(".")[0] not in _NOBODYS else []
+    parts += [f"in {shorten(files[rank.input].name, 64)}"] if rank.rank is None and len(files) > 1 else []
     return "" if parts in ([], [f"GPU {rank.rank}"]) else f"{shorten(rank.label, 64)} is {' '.join(parts)}"

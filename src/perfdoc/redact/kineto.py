@@ -17,7 +17,7 @@ from perfdoc.redact.texts import Names, gpu_name
 from perfdoc.results.figures import plural
 from perfdoc.traces.kineto.devices import parsed
 from perfdoc.traces.kineto.document import Document, Event, Facts, decode_event, read_document
-from perfdoc.traces.kineto.names import CALLS, COPIES, KERNELS, MARKS, OPERATORS, is_own_frame
+from perfdoc.traces.kineto.names import CALLS, COPIES, KERNELS, MARKS, OPERATORS, family, is_own_frame
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.values import CopyArgs, EventArgs, KernelArgs, LaunchArgs, SyncArgs, is_text
 
@@ -145,24 +145,25 @@ def _decoded(content: bytes) -> Event | None:
 
 
 def _clean(event: Event, names: Names) -> bytes | None:
+    category = family(event.cat)
     if event.ph == "M":
         if event.name != "thread_name":
             return None
         thread = _arguments(event.args).get("name")
         args: dict[str, Any] = {"name": names.of_range(thread)} if isinstance(thread, str) else {}
         name = "thread_name"
-    elif event.ph in ("X", "i", "I") and event.cat in _CODE | _TEXTS and is_text(event.name):
-        name = _name(event.cat, event.name, names)
+    elif event.ph in ("X", "i", "I") and category in _CODE | _TEXTS and is_text(event.name):
+        name = _name(category, event.name, names)
         args = {}
-        if event.cat in _CODE:
+        if category in _CODE:
             args = _clean_arguments(_arguments(event.args), names)
-        elif event.cat in OPERATORS and b'"input dims"' in bytes(event.args).lower():
+        elif category in OPERATORS and b'"input dims"' in bytes(event.args).lower():
             args = _inputs(_arguments(event.args))
     else:
         return None
     fields: dict[str, Any] = {"ph": event.ph}
-    if event.cat in _CODE | _TEXTS:
-        fields["cat"] = event.cat
+    if category in _CODE | _TEXTS:
+        fields["cat"] = category
     fields |= {"name": name, "pid": _place(event.pid, names), "tid": _place(event.tid, names)}
     for key, value in (("ts", event.ts), ("dur", event.dur)):
         if _is_whole(value) or (isinstance(value, str) and _NUMBER.fullmatch(value)):
