@@ -113,7 +113,8 @@ def _drawn(parts: Sequence[tuple[Leaf, str, int]], label: str, length_ns: int, d
 
 def _detail(rank: Rank) -> str:
     gpu = shorten(rank.gpu.name, 64) if rank.gpu.name else "GPU model unknown"
-    return f"GPU {rank.device}, pid {rank.pid}, {gpu}; window {rank.window.kind}"
+    pid = f", pid {rank.pid}" if rank.pid >= 0 else ""
+    return f"GPU {rank.device}{pid}, {gpu}; window {rank.window.kind}"
 
 
 def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:

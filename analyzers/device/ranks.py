@@ -54,7 +54,7 @@ _MOST_PIDS = 1 << 22
 def _label(device: Device) -> str:
     if device.rank is not None:
         return f"rank {device.rank}"
-    return f"GPU {device.ordinal}" + (f", pid {device.process}" if device.process <= _MOST_PIDS else "")
+    return f"GPU {device.ordinal}" + (f", pid {device.process}" if 0 <= device.process <= _MOST_PIDS else "")
 
 
 def rank_labels(devices: Sequence[tuple[int, Device]]) -> list[str]:

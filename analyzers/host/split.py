@@ -15,7 +15,7 @@ from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.stalls import ThreadTimes, WaitKind, thread_times
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.host.calls import CallKind, HostCalls, plain_name
+from perfdoc.analyzers.host.calls import CallKind, HostCalls, is_graph_launch, plain_name
 from perfdoc.analyzers.host.idle import BLOCKING, HostIdle, ThreadIdle
 from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.records import dataclass
@@ -31,6 +31,8 @@ MIN_COPY_BYTES = 1 << 12
 """Of a batch: 512 tokens of 8 bytes. What is smaller is a scalar or a mask."""
 _SPARSE_MAX_NS = 1_000_000
 """The same of a thread whose launches mostly lie further apart than this: it is not busy with launching."""
+_GRAPHS_MAX_NS = 100_000
+"""The same of a thread that mostly launches whole graphs: one call has no others to be late for."""
 _MAX_PAIRS = 1_000
 """Of the thread that launched before and the one that launched after: a program has a few."""
 
@@ -67,6 +69,7 @@ def python_split(
         return thread_times(view.trace, view.known, thread)
 
     copied = _before_copies(view, idle)
+    by_graphs = False
     scheduled = known = computing_ns = waiting_ns = between_ns = pausing_ns = copied_ns = 0
     waits: dict[tuple[WaitKind, str | None], int] = defaultdict(int)
     for thread, before, outside in _outside_calls(idle, calls, threads):
@@ -90,14 +93,19 @@ def python_split(
         if between is not None:
             between_ns += between.overlap_ns(rest)
             rest = rest - between
-        pauses = _inside(_pauses(calls, thread, rest, view.window.start_ns), rest)
-        pausing_ns += pauses.total_ns
+        graphs = _launches_graphs(view, calls, thread)
+        pauses = _inside(_pauses(calls, thread, rest, view.window.start_ns, graphs=graphs), rest)
+        if graphs:
+            between_ns += pauses.total_ns
+            by_graphs = True
+        else:
+            pausing_ns += pauses.total_ns
         copied_ns += copied.overlap_ns(pauses)
     ranked = sorted(waits.items(), key=lambda w: (-w[1], w[0][1] or ""))
     return PythonSplit(
         computing_ns=computing_ns if scheduled else None,
         waiting_ns=waiting_ns if known else None,
-        between_steps_ns=None if between is None else between_ns,
+        between_steps_ns=None if between is None and not by_graphs else between_ns,
         pausing_ns=pausing_ns,
         before_copies_ns=copied_ns if len(view.trace.copies) else None,
         waits=[ThreadWait(kind=k, call=c, idle_ns=ns) for (k, c), ns in ranked[:MAX_WAITS] if ns],
@@ -113,7 +121,16 @@ def _before_copies(view: DeviceView, idle: HostIdle) -> Intervals:
     return union(idle.piece_start_ns[ended], idle.piece_end_ns[ended])
 
 
-def _pauses(calls: HostCalls, thread: int, idle: Intervals, begin_ns: int) -> Intervals:
+def _launches_graphs(view: DeviceView, calls: HostCalls, thread: int) -> bool:
+    """Whether most of what a thread launches are whole graphs: an iteration each."""
+    mine = calls.of_thread(thread)
+    launches = calls.kind[mine] == CallKind.LAUNCH
+    name, count = np.unique(calls.name[mine][launches], return_counts=True)
+    graphs = np.array([is_graph_launch(view.trace.strings[i]) for i in name.tolist()], np.bool_)
+    return bool(2 * count[graphs].sum() > count.sum())
+
+
+def _pauses(calls: HostCalls, thread: int, idle: Intervals, begin_ns: int, *, graphs: bool) -> Intervals:
     """When a thread was in no CUDA call for longer than launching takes, from `begin_ns` to the end of the
     idle time."""
     mine = calls.of_thread(thread)
@@ -121,7 +138,7 @@ def _pauses(calls: HostCalls, thread: int, idle: Intervals, begin_ns: int) -> In
     if not len(idle):
         return EMPTY
     apart = union(start, calls.end_ns[mine]).gaps(begin_ns, int(idle.end_ns[-1]))
-    longest = launching_max_ns(np.sort(start[kind == CallKind.LAUNCH]))
+    longest = _GRAPHS_MAX_NS if graphs else launching_max_ns(np.sort(start[kind == CallKind.LAUNCH]))
     some = apart.end_ns - apart.start_ns > longest
     return Intervals(apart.start_ns[some], apart.end_ns[some])
 

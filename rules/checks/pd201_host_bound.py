@@ -25,6 +25,7 @@ from perfdoc.rules.facts.bubble import fits_doubled, larger
 from perfdoc.rules.facts.capture import (
     AFTER_START_UP,
     LAUNCHES,
+    SLOWED,
     cost_evidence,
     if_as_slow,
     slowed_by,
@@ -81,7 +82,6 @@ META = Meta(
 
 _LARGER = "more work per launch, fewer launches"
 _GRAPHS = "CUDA graphs launch a layer with one call, where they are not used already and shapes are static."
-_SLOWED = ", and the capture itself slows the host"
 _SERVING = {
     "vllm": "vLLM launches an iteration as CUDA graphs unless enforce_eager is set: start it without, and "
     "with capture sizes that hold this batch. More sequences in a batch (max_num_seqs, "
@@ -112,6 +112,11 @@ _FIND_WORK = (
     "launches do not help. Put ranges around these calls, or name the one that fetches a batch with "
     "--data-range."
 )
+_FIND_SERVING = (
+    "See what Python does between iterations: scheduling, inputs, sampling, detokenising. Fewer launches do "
+    "not help; doing it while the GPU works on the iteration before does (vLLM --async-scheduling, SGLang "
+    "without --disable-overlap-schedule), and more sequences in a batch."
+)
 
 
 def evaluate(case: Case) -> Verdict:
@@ -134,7 +139,7 @@ def evaluate(case: Case) -> Verdict:
         gain = limit  # the replay takes these waits away too, more than launching causes
     part = at_most(gain, "predicted for whole layers in graphs; here experts stay outside the graphs")
     return fires(
-        reason="kernels are launched too late" + (_SLOWED if slowed_by(case) else ""),
+        reason="kernels are launched too late" + (SLOWED if slowed_by(case) else ""),
         evidence=evidence,
         remedy=" ".join([_remedy(case), *_beside_launching(case)]),
         advice=[*graph_advice(case, gain, part), *larger(case, _LARGER)] or _larger_tensors(case),
@@ -176,7 +181,7 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
         action=_FIND,
         reason=_WAITS if waits else _PAUSES if pauses else _BETWEEN,
         evidence=[*evidence, *_waits(case)],
-        remedy=_FIND_WAIT if waits else _FIND_PAUSE if pauses else _FIND_WORK,
+        remedy=_FIND_WAIT if waits else _FIND_PAUSE if pauses else _find_work(case),
         gain=None if late else _of_waits(case, _beside_late(case, saved)),
         time=("idle.waits",),
         worst=worst_of_time(case, ("idle.host",)),
@@ -186,6 +191,10 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
         if waits
         else "",
     )
+
+
+def _find_work(case: Case) -> str:
+    return _FIND_SERVING if case.program.serves else _FIND_WORK
 
 
 def _beside_late(case: Case, saved_frac: float) -> Gain | None:
@@ -219,7 +228,7 @@ def _awaiting_batch(case: Case, evidence: list[Evidence], why: str) -> Verdict:
 
 def _beside_launching(case: Case) -> Iterator[str]:
     """What to do about the rest, where that is worth it."""
-    known = ((waiting_ns, _FIND_WAIT), (between_steps_ns, _FIND_WORK), (pausing_ns, _FIND_PAUSE))
+    known = ((waiting_ns, _FIND_WAIT), (between_steps_ns, _find_work(case)), (pausing_ns, _FIND_PAUSE))
     for of, words in known:
         if (part := case.share(of) or 0.0) >= MIN_HOST_FRAC:
             yield f"Beside launching, {per_cent(part)} of the window: {within(words)}"

@@ -17,6 +17,10 @@ _CLOSE_NS = 20_000
 """Between two launches: as close, the tracing of each call is a share of it that counts."""
 
 
+SLOWED = ", and the capture itself slows the host"
+"""In a reason; a verdict says it in a sentence of its own, with what does."""
+
+
 def slowed_by(case: Case) -> Sequence[str]:
     """What any capture records that slows its host."""
     return list(dict.fromkeys(words for capture in case.captures for words in capture.slowed_by))

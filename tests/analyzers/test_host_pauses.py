@@ -81,3 +81,26 @@ def test_a_loader_in_the_training_process_shows(shared_traces: Path) -> None:
         (9_741_000, 5_632_000),
     ]
     assert found[0].worst_name == "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+@pytest.mark.parametrize(("one_by_one", "between"), [(0, 4 * 385 * US), (2, 0)])
+def test_silence_between_whole_graphs_is_no_launching(tmp_path: Path, one_by_one: int, between: int) -> None:
+    # An iteration of 1,000 us is one graph [315, 915), launched in [300, 310): the GPU idles 400 us before the
+    # next one, of which 385 are before that call. Where most launches are of kernels, Python launches them so.
+    builder = TimelineBuilder()
+    process = builder.process()
+    main, device = process.thread(), process.device()
+    for i in range(5):
+        at = 1_000 * US * i
+        for extra in range(one_by_one):
+            early = at + (20 + 20 * extra) * US
+            device.kernel(
+                GEMM,
+                at + (30 + 20 * extra) * US,
+                at + (34 + 20 * extra) * US,
+                launch=(main, early, early + US),
+            )
+        call = main.api("cudaGraphLaunch", at + 300 * US, at + 310 * US)
+        device.kernel(GEMM, at + 315 * US, at + 915 * US, correlation=call)
+    split = host_activity(view_of(builder, tmp_path))[0].idle_split
+    assert (split.between_steps_ns or 0, split.pausing_ns) == (between, 0)

@@ -29,6 +29,7 @@ def device(ordinal: int, process: int, rank: int | None = None) -> Device:
 
 def test_labels_say_no_more_than_it_takes() -> None:
     assert rank_labels([(0, device(0, 7, 3)), (1, device(0, 7, 4))]) == ["rank 3", "rank 4"]
+    assert rank_labels([(0, device(4, -1)), (0, device(5, -1))]) == ["GPU 4", "GPU 5"]  # nobody's
     assert rank_labels([(0, device(0, 7)), (0, device(1, 7))]) == ["GPU 0, pid 7", "GPU 1, pid 7"]
     # One process with two devices; two processes of one rank; two files that say the same.
     assert rank_labels([(0, device(0, 7, 3)), (0, device(1, 7, 3))]) == ["rank 3, GPU 0", "rank 3, GPU 1"]

@@ -13,6 +13,7 @@ from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.ranking import Blamed
 from perfdoc.results.step_times import Distribution
 from perfdoc.results.tables import CollectiveSize
+from perfdoc.rules.facts.capture import SLOWED
 from tests.reports.build import communication, ledger, one_rank, rank
 from tests.reports.build_choices import ceiling, gain
 from tests.reports.fill import filled
@@ -224,6 +225,13 @@ def test_what_the_profiler_did_is_told() -> None:
         )
     _, why = verdict_of([two_steps(compute=120, idle_host=80)], [], [], seen(slowed_by=["shapes"]))
     assert why == "The capture itself slows the host: it records shapes."
+
+
+def test_that_the_capture_slows_the_host_is_told_once() -> None:
+    late = rule("PD201", reason=f"kernels are launched too late{SLOWED}")
+    rows = [row("PD201", "loss", 40, 0.4)]
+    _, why = verdict_of([two_steps(compute=120, idle_host=80)], rows, [late], seen(slowed_by=["shapes"]))
+    assert why == "Kernels are launched too late. The capture itself slows the host: it records shapes."
 
 
 def test_failed_allocations_come_before_where_time_goes() -> None:

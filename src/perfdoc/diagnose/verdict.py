@@ -14,6 +14,7 @@ from perfdoc.results.names import opening, sentences
 from perfdoc.results.ranks import shown_step_ns
 from perfdoc.results.step_times import StepTimes
 from perfdoc.results.tables import CollectiveSize
+from perfdoc.rules.facts.capture import SLOWED
 from perfdoc.rules.facts.exposed import server_link
 
 _WAITS: Mapping[str, str] = MappingProxyType(
@@ -272,6 +273,7 @@ def _why(rule: RuleResult | None, row: Opportunity | None) -> Iterator[str]:
             facts.append(said)
     # Of compute the verdict has the reason itself.
     reason = "" if row.blamed == "compute" or rule.reason.lower() == rule.blames.lower() else rule.reason
+    reason = reason.removesuffix(SLOWED)
     if said := "; ".join(facts) or reason:
         first = said.split(maxsplit=1)[0]
         named = any(c.isupper() for c in first[1:]) or "::" in first  # a function's name stays as it is
