@@ -10,6 +10,7 @@ import numpy as np
 
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.marks import RankMark, parse_rank_mark
+from perfdoc.results.names import shorten
 from perfdoc.traces import Device, Trace
 
 
@@ -64,13 +65,14 @@ def rank_labels(devices: Sequence[tuple[int, Device]]) -> list[str]:
     details = [
         [f", GPU {d.ordinal}" for _, d in devices],
         [f", pid {d.process}" for _, d in devices],
+        [f", {shorten(d.host, 48)}" if d.host else "" for _, d in devices],
         [f", input {i}" for i, _ in devices],
         [f", device {n}" for n in range(len(devices))],
     ]
     for extra in details:
         seen = Counter(labels)
         labels = [
-            label + detail if seen[label] > 1 and detail not in f", {label}" else label
+            label + detail if seen[label] > 1 and f"{detail}," not in f", {label}," else label
             for label, detail in zip(labels, extra, strict=True)
         ]
     return labels

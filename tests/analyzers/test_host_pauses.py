@@ -85,8 +85,8 @@ def test_a_loader_in_the_training_process_shows(shared_traces: Path) -> None:
 
 @pytest.mark.parametrize(("one_by_one", "between"), [(0, 4 * 385 * US), (2, 0)])
 def test_silence_between_whole_graphs_is_no_launching(tmp_path: Path, one_by_one: int, between: int) -> None:
-    # An iteration of 1,000 us is one graph [315, 915), launched in [300, 310): the GPU idles 400 us before the
-    # next one, of which 385 are before that call. Where most launches are of kernels, Python launches them so.
+    # An iteration of 1,000 us is one graph [315, 915), launched in [300, 310): the GPU idles 400 us before
+    # the next one, of which 385 are before that call. Where most launches are of kernels, Python is slow.
     builder = TimelineBuilder()
     process = builder.process()
     main, device = process.thread(), process.device()

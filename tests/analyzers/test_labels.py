@@ -45,6 +45,16 @@ def test_labels_say_no_more_than_it_takes() -> None:
     assert rank_labels([]) == []
 
 
+def test_machines_tell_apart_what_is_alike_on_them() -> None:
+    on = [replace(device(i % 2, 7), host=f"node{i // 2}") for i in range(4)]
+    assert rank_labels(list(enumerate(on[:2]))) == ["GPU 0, pid 7", "GPU 1, pid 7"]
+    assert rank_labels(list(enumerate(on)))[2:] == ["GPU 0, pid 7, node1", "GPU 1, pid 7, node1"]
+    long = replace(on[0], host="a" * 10**6)
+    assert len(rank_labels([(0, long), (1, long)])[1]) < 100
+    # The 1 of GPU 11 is no GPU 1.
+    assert rank_labels([(0, device(11, 7, 3)), (0, device(1, 7, 3))]) == ["rank 3, GPU 11", "rank 3, GPU 1"]
+
+
 few = st.integers(0, 2)
 
 

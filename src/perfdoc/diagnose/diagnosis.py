@@ -255,6 +255,7 @@ def _where(rank: d.Rank, ranks: Sequence[d.Rank], files: Sequence[Path]) -> str:
     bus, host = rank.gpu.bus or "", shorten(rank.gpu.host or "", 64)
     gpu = f"GPU {shorten(bus if bus.strip('0:.') else number, 48)}"
     parts = [] if gpu in ("GPU ", rank.label) else [gpu]
-    parts += [f"on {host}"] if host.partition(".")[0] not in _NOBODYS else []
+    told = host.partition(".")[0] in _NOBODYS or rank.label.endswith(f", {host}")
+    parts += [] if told else [f"on {host}"]
     parts += [f"in {shorten(files[rank.input].name, 64)}"] if rank.rank is None and len(files) > 1 else []
     return "" if parts in ([], [f"GPU {rank.rank}"]) else f"{shorten(rank.label, 64)} is {' '.join(parts)}"
