@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from itertools import repeat
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -107,7 +106,9 @@ class Rows:
     def _append(self) -> None:
         columns = zip(self._columns.values(), self._readers, zip(*self._added, strict=True), strict=True)
         for column, reader, values in columns:
-            column.extend(values if reader is None else _read(reader, values))
+            # numpy takes a third of the time of `extend`.
+            found = np.array(values, column.typecode) if reader is None else _read(reader, values)
+            column.frombytes(found.tobytes())
         self._added.clear()
 
     def columns(self) -> dict[str, NDArray[Any]]:
@@ -117,15 +118,16 @@ class Rows:
         return {name: np.asarray(column) for name, column in self._columns.items()}
 
 
-def _read(reader: _Reader, values: Sequence[Any]) -> Iterable[int]:
+def _read(reader: _Reader, values: Sequence[Any]) -> I64:
     """What a reader makes of each value; of numbers that are all plain, or all missing, it is asked once."""
     kinds = set(map(type, values))
-    ends = (min(values), max(values)) if kinds == {int} and INVALID_U32 not in values else (-1,)
-    if all(0 <= end == reader(end) for end in ends):
-        return values
+    if kinds == {int} and INVALID_U32 not in values:
+        ends = min(values), max(values)
+        if all(0 <= end == reader(end) for end in ends):
+            return np.array(values, np.int64)
     if kinds == {type(None)}:
-        return repeat(reader(None), len(values))
-    return map(reader, values)
+        return np.full(len(values), reader(None), np.int64)
+    return np.fromiter(map(reader, values), np.int64, len(values))
 
 
 class Strings:

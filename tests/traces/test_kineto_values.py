@@ -16,7 +16,7 @@ from perfdoc.traces.kineto import shapes
 from perfdoc.traces.kineto.names import short_name
 from perfdoc.traces.kineto.payload import PayloadRows, message_bytes
 from perfdoc.traces.kineto.read import read_kineto
-from perfdoc.traces.kineto.values import READERS, KernelArgs, Number, interval_ns
+from perfdoc.traces.kineto.values import READERS, Args, Number, interval_ns
 from perfdoc.traces.model import Trace
 from perfdoc.traces.table import Rows, Strings
 
@@ -32,7 +32,7 @@ ODD: list[Any] = ["rubbish", 7, None, {"a": 1}, True]
     ("full", "short"),
     [
         ("void at::native::foo<int>(int)", "foo"),
-        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_SendRecv"),
+        ("ncclDevKernel_SendRecv(ncclDevArgsStorage<4096ul>)", "ncclDevKernel_SendRecv"),
         ("void (anonymous namespace)::bar(float*)", "bar"),
         ("void at::native::(anonymous namespace)::Cat<at::(anonymous namespace)::O<4u>, 1>(int)", "Cat"),
         ("<unnamed>::k<1>(int)", "k"),
@@ -190,7 +190,7 @@ def test_more_decimals_round_to_nearest_and_touching_stays_touching(
     ],
 )
 def test_message_bytes(collective: str, sent: object, received: object, dtype: str, expected: int) -> None:
-    args = KernelArgs(
+    args = Args(
         collective=collective,
         in_elements=sent,
         out_elements=received,
@@ -207,7 +207,7 @@ def test_message_bytes(collective: str, sent: object, received: object, dtype: s
 )
 def test_all_to_all_with_splits(splits: object, expected: int) -> None:
     # Two peers, 8 elements of 4 bytes: 16 bytes to each, if cut evenly.
-    args = KernelArgs(
+    args = Args(
         collective="all_to_allv", in_elements=8, out_elements=8, dtype="Float", group_size=2, in_splits=splits
     )
     assert message_bytes(args) == expected
@@ -217,7 +217,7 @@ def test_equal_metadata_of_other_types_stays_apart() -> None:
     """1 and True are equal in Python; the file says different things, and a list cannot be looked up."""
     rows = PayloadRows(Strings())
     for kernel, elements in enumerate((1, True, 1, [1], 2)):
-        args = KernelArgs(
+        args = Args(
             collective="allreduce", group_name="0", dtype="Int", in_elements=elements, sequence=kernel
         )
         rows.add(kernel, args)
@@ -252,10 +252,10 @@ def test_what_a_number_means_does_not_depend_on_those_beside(odd: int, beside: l
 
 def test_peers_of_sends_and_receives() -> None:
     rows = PayloadRows(Strings())
-    rows.add(0, KernelArgs(collective="send", destination_rank=3, source_rank=1, group_name="2", rank=1))
-    rows.add(5, KernelArgs(collective="recv", destination_rank=1, source_rank=0, group_name="2"))
-    rows.add(6, KernelArgs(collective="allreduce", destination_rank=1, group_name="2"))
-    rows.add(7, KernelArgs())  # an ordinary kernel
+    rows.add(0, Args(collective="send", destination_rank=3, source_rank=1, group_name="2", rank=1))
+    rows.add(5, Args(collective="recv", destination_rank=1, source_rank=0, group_name="2"))
+    rows.add(6, Args(collective="allreduce", destination_rank=1, group_name="2"))
+    rows.add(7, Args())  # an ordinary kernel
     table = rows.table()
     assert table.kernel.tolist() == [0, 5, 6]
     assert table.peer.tolist() == [3, 0, -1]

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from perfdoc.profiling.distributed.groups import ProcessGroup
-from perfdoc.traces.kineto.values import KernelArgs, integer, non_negative, text
+from perfdoc.traces.kineto.values import Args, integer, non_negative, text
 from perfdoc.traces.model import UNKNOWN
 from perfdoc.traces.more_tables import Payloads
 from perfdoc.traces.table import Rows, Strings
@@ -56,7 +56,7 @@ class PayloadRows:
         self.groups: dict[str, ProcessGroup] = {}
         """Process groups as the kernels describe them, by name."""
 
-    def add(self, kernel: int, args: KernelArgs) -> None:
+    def add(self, kernel: int, args: Args) -> None:
         """The metadata of row `kernel`; nothing when it carries none."""
         written = (
             *(args.collective, args.group_name, args.group_description, args.group_size, args.dtype),
@@ -75,7 +75,7 @@ class PayloadRows:
         if row:
             self._rows.add(kernel, *row, args.sequence)
 
-    def _row(self, args: KernelArgs) -> tuple[int, ...]:
+    def _row(self, args: Args) -> tuple[int, ...]:
         """What the metadata says but for the sequence number; empty where that is nothing."""
         collective, group = text(args.collective), text(args.group_name)
         if not collective and not group:
@@ -101,7 +101,7 @@ class PayloadRows:
         return Payloads(**columns, communicator=communicator)
 
 
-def message_bytes(args: KernelArgs) -> int:
+def message_bytes(args: Args) -> int:
     """Message size as NCCL's own payload counts it; -1 where the metadata does not determine it.
 
     All-gather: what one rank sends. Reduce-scatter: what one rank receives. All-to-all: what goes to
@@ -117,7 +117,7 @@ def message_bytes(args: KernelArgs) -> int:
     return integer(count * element)
 
 
-def _per_peer(sent: int, args: KernelArgs) -> int:
+def _per_peer(sent: int, args: Args) -> int:
     splits, peers = _integers(args.in_splits), non_negative(args.group_size)
     if splits is None or len(set(splits)) > 1 or sent == UNKNOWN or peers <= 0:
         return UNKNOWN
@@ -127,7 +127,7 @@ def _per_peer(sent: int, args: KernelArgs) -> int:
     return sent // peers if sent % peers == 0 else UNKNOWN
 
 
-def all_to_all_bytes(args: KernelArgs) -> tuple[int, int, int]:
+def all_to_all_bytes(args: Args) -> tuple[int, int, int]:
     """What an all-to-all sends, what it receives, and the largest part that it sends to one rank, in bytes;
     -1 of another collective and where the metadata does not say."""
     element = _DTYPE_BYTES.get(_compact(text(args.dtype)))
@@ -144,7 +144,7 @@ def all_to_all_bytes(args: KernelArgs) -> tuple[int, int, int]:
     return found[0], found[1], found[2]
 
 
-def _peer(collective: str, args: KernelArgs) -> int:
+def _peer(collective: str, args: Args) -> int:
     source, destination = non_negative(args.source_rank), non_negative(args.destination_rank)
     if "recv" in collective.lower():
         return source

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
-from perfdoc.traces.damage import AS_INSTANT, Damage
+from perfdoc.traces.damage import AS_INSTANT
 from perfdoc.traces.errors import TraceError
-from perfdoc.traces.kineto.document import Event, decode_event, has_category
+from perfdoc.traces.kineto.document import Event, decode_event
 from perfdoc.traces.kineto.halves import Halves
 from perfdoc.traces.kineto.names import (
     ANNOTATION_PREFIXES,
@@ -27,23 +27,18 @@ from perfdoc.traces.kineto.names import (
     is_kept_frame,
     short_name,
 )
+from perfdoc.traces.kineto.odd import OddEvents
 from perfdoc.traces.kineto.payload import PayloadRows
-from perfdoc.traces.kineto.repair import repair
-from perfdoc.traces.kineto.salvage import requoted
+from perfdoc.traces.kineto.plain import PlainEvent, plain_events
 from perfdoc.traces.kineto.shapes import InputTexts
 from perfdoc.traces.kineto.values import (
-    COPY_ARGS,
-    DEVICE_ARGS,
-    EVENT_ARGS,
+    ARGS,
     INT64_END,
-    KERNEL_ARGS,
-    LAUNCH_ARGS,
     MEMORY_ARGS,
     READERS,
-    SYNC_ARGS,
     SYNC_KINDS,
     THREAD_NAME_ARGS,
-    DeviceArgs,
+    Args,
     copy_kind,
     decode_args,
     instant_ns,
@@ -62,15 +57,34 @@ _EXTRAS = {
     "shapes": "operator shapes (record_shapes)",
     "memory": "every allocation (profile_memory)",
 }
-
-
+_AT_ONCE = 4096
+_SINGLY = frozenset("BEMIi")
+"""Phases of which there are few, or which belong to another event."""
+_ANY_ARGS = frozenset((*OPERATORS, "user_annotation", "python_function"))
+"""Categories whose rows are whole without their arguments."""
+AnyEvent: TypeAlias = Event | PlainEvent
+_Times: TypeAlias = Callable[[Event], tuple[int, int]]
+_Keep: TypeAlias = Callable[[Any, Any, int, int], None]
 _rows = partial(Rows, readers=READERS)
 
 
-class EventRows:
+def _interval(event: Event) -> tuple[int, int]:
+    return interval_ns(event.ts, event.dur)
+
+
+def _instant(event: Event) -> tuple[int, int]:
+    return (time := instant_ns(event.ts)), time
+
+
+def _nothing(event: PlainEvent, args: Args, start: int, end: int) -> None:
+    """Of a category that is not read."""
+
+
+class EventRows(OddEvents):
     """Everything that the events of one file say, row by row."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
         self.strings = Strings()
         self.threads: dict[tuple[int, int, str], int] = {}
@@ -99,25 +113,24 @@ class EventRows:
         self._own_frame: dict[str, bool] = {}
         self._kernel_names: dict[str, tuple[int, int]] = {}
         self.payloads = PayloadRows(self.strings)
-        self._seen = 0
-        self.damage = Damage()
-        self._first_bad, self._unread = "", 0
-        self.ignored = 0
-        """Events that are no objects, or whose phase or category is no text."""
-        self.repaired, self._halves = 0, Halves()
+        self._seen, self._halves = 0, Halves()
         self.unknown: Counter[str] = Counter()
         """Duration events by categories that are neither read nor known to be skipped."""
         self.unknown_on_device: Counter[str] = Counter()
-        self._readers: dict[str | None, Callable[[Event], None]] = {
-            **dict.fromkeys(KERNELS, self._kernel),
-            **dict.fromkeys(COPIES, self._copy),
-            **dict.fromkeys(CALLS, self._api_call),
-            **dict.fromkeys(OPERATORS, self._operator),
-            "cuda_sync": self._sync,
-            "cuda_event": self._event_record,
-            "user_annotation": self._range,
-            "python_function": self._python_call,
+        on_device = self._device_interval
+        self._readers: dict[str | None, tuple[_Times, _Keep]] = {
+            **dict.fromkeys(KERNELS, (on_device, self._kernel)),
+            **dict.fromkeys(COPIES, (on_device, self._copy)),
+            **dict.fromkeys(CALLS, (self._call_interval, self._api_call)),
+            **dict.fromkeys(OPERATORS, (_interval, self._operator)),
+            "cuda_sync": (on_device, self._sync),
+            "cuda_event": (_instant, self._event_record),
+            "user_annotation": (_interval, self._range),
+            "python_function": (self._frame_interval, self._python_call),
         }
+        """By category: start and end of an event that is not plain, and what keeps a row of it."""
+        self._plain: dict[str | None, _Keep] = {cat: keep for cat, (_, keep) in self._readers.items()}
+        self._plain |= dict.fromkeys(SKIPPED, _nothing)
 
     @property
     def recorded(self) -> list[str]:
@@ -127,80 +140,60 @@ class EventRows:
 
     def read(self, events: list[msgspec.Raw]) -> None:
         """Sort the next events of the file; those that cannot be read are counted."""
-        readers, first = self._readers, self._seen
+        for first in range(0, len(events), _AT_ONCE):
+            self._read_some(events[first : first + _AT_ONCE])
+
+    def _read_some(self, events: list[msgspec.Raw]) -> None:
+        plain, first = self._plain, self._seen
         self._seen += len(events)
-        for number, raw in enumerate(events, first):
-            try:
-                event = decode_event(raw)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                if (repaired := self._second_try(number, raw, error)) is None:
+        for number, (raw, event, start, end) in enumerate(plain_events(events), first):
+            if end < 0 or event.ph in _SINGLY:
+                self._read_one(number, raw)
+            elif event.ph == "X":
+                keep = plain.get(event.cat) or plain.get(family(event.cat))
+                if keep is None:
+                    self._read_one(number, raw)
                     continue
-                event = repaired
-            try:
-                if event.ph != "X" and event.ph in ("B", "E"):
-                    event = self._halves.whole(event, self._thread_key(event))
-                if event.ph == "X":
-                    reader = readers.get(event.cat)
-                    if reader is not None:
-                        reader(event)
-                    elif event.cat not in SKIPPED:
-                        readers.get(family(event.cat), self._note_unknown)(event)
-                elif event.ph == "M":
-                    self._named(event)
-                elif event.ph in ("i", "I"):
-                    self._mark(event)
-            except (ValueError, OverflowError, RecursionError) as error:
-                self._set_aside(number, event, error)
+                try:
+                    keep(event, event.args, start, end)
+                except (ValueError, OverflowError, RecursionError) as error:
+                    self.set_aside(number, event, error)
 
-    def _second_try(self, number: int, raw: msgspec.Raw, error: Exception) -> Event | None:
-        """An event that did not decode, after repair; None when it is one to ignore."""
-        content = bytes(raw)
-        if not content.startswith(b"{"):
-            self.ignored += 1
-            return None
+    def _read_one(self, number: int, raw: msgspec.Raw) -> None:
         try:
-            if not isinstance(error, (msgspec.ValidationError, RecursionError)):
-                event = self._mended(content)
-                self.repaired += 1
-                return event
-        except (msgspec.DecodeError, RecursionError) as again:
-            error = again
-        if isinstance(error, msgspec.ValidationError) and not has_category(content):
-            self.ignored += 1
-            return None
-        self._set_aside(number, Event(), error)
-        return None
-
-    def _mended(self, content: bytes) -> Event:
+            event = decode_event(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if (repaired := self.second_try(number, raw, error)) is None:
+                return
+            event = repaired
         try:
-            return decode_event(repair(content))
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:
-            return decode_event(repair(requoted(content)))
-
-    def _set_aside(self, number: int, event: Event, error: Exception) -> None:
-        """Count an event that cannot be read, or cannot be true."""
-        broken = isinstance(error, msgspec.DecodeError | RecursionError)
-        reason = "text that is no JSON" if broken else str(error)
-        self.damage.add(WHAT.get(event.cat or "", "event"), reason.partition(" (")[0])
-        kind = f" ({event.cat[:40]!r})" if event.cat else ""
-        self._unread += isinstance(error, msgspec.DecodeError)
-        self._first_bad = self._first_bad or f"event {number} of traceEvents{kind} has {reason}."
+            if event.ph in ("B", "E"):
+                event = self._halves.whole(event, self._thread_key(event))
+            if event.ph == "X":
+                if reader := self._readers.get(event.cat) or self._readers.get(family(event.cat)):
+                    times, keep = reader
+                    args = decode_args(ARGS, event.args, strict=event.cat not in _ANY_ARGS)
+                    keep(event, args, *times(event))
+                elif event.cat not in SKIPPED:
+                    self._note_unknown(event)
+            elif event.ph == "M":
+                self._named(event)
+            elif event.ph in ("i", "I"):
+                self._mark(event)
+        except (ValueError, OverflowError, RecursionError) as error:
+            self.set_aside(number, event, error)
 
     def require_some(self) -> None:
         """Raises TraceError, with the first event that could not be read, where none or hardly any could."""
         for event in self._halves.begun:
             self.damage.add(WHAT.get(event.cat or "", "event"), "no end")
         tables = (self.kernels, self.copies, self.api_calls, self.syncs, self.ranges, self.operators)
-        if self._first_bad and (2 * self._unread > self._seen or not any(map(len, tables))):
-            raise TraceError(self.path, self._first_bad, remedy_of(self._first_bad))
+        if self.first_bad and (2 * self.unread > self._seen or not any(map(len, tables))):
+            raise TraceError(self.path, self.first_bad, remedy_of(self.first_bad))
 
-    # One method a table. ValueError says what the event has that it must not have.
+    # One method a table, and one where its times are its own. ValueError: what the event must not have.
 
-    def _kernel(self, event: Event) -> None:
-        args = decode_args(KERNEL_ARGS, event.args)
-        on_device = self._on_device(event, args)
+    def _kernel(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
         interned = self._kernel_names.get(event.name) if is_text(event.name) else None
         if interned is None:
             name = self._name_on_device(event, "kernel")
@@ -208,67 +201,72 @@ class EventRows:
             self._kernel_names[name] = interned
         if args.collective is not None or args.group_name is not None:
             self.payloads.add(len(self.kernels), args)
-        self.kernels.add(*on_device, *interned, args.grid, args.block, args.graph_node)
+        where = self._ordinal(event, args), event.tid if args.stream is None else args.stream
+        shape = args.grid, args.block, args.graph_node
+        self.kernels.add(start, end, *where, args.correlation, *interned, *shape)
 
-    def _copy(self, event: Event) -> None:
-        args = decode_args(COPY_ARGS, event.args)
-        on_device = self._on_device(event, args)
+    def _copy(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
         if str(event.cat).lower().endswith("memset"):
             kind, pinned = CopyKind.MEMSET, -1
         else:
             name = self._name_on_device(event, "copy")
             pinned = 0 if "Pageable" in name[:40] else 1 if "Pinned" in name[:40] else -1
             kind = copy_kind(name)
-        self.copies.add(*on_device, kind, args.bytes, pinned, args.graph_node)
+        where = self._ordinal(event, args), event.tid if args.stream is None else args.stream
+        self.copies.add(start, end, *where, args.correlation, kind, args.bytes, pinned, args.graph_node)
 
-    def _api_call(self, event: Event) -> None:
-        args = decode_args(LAUNCH_ARGS, event.args)
+    def _api_call(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
         name = self.strings.intern(self._name(event))
-        try:
-            start, end = interval_ns(event.ts, event.dur)
-        except ValueError as error:  # what it launched is known all the same
-            start = end = instant_ns(event.ts)
-            self.damage.add("call", str(error).partition(" (")[0], done=AS_INSTANT)
         self.api_calls.add(start, end, self._thread(event), args.correlation, name)
 
-    def _sync(self, event: Event) -> None:
-        args = decode_args(SYNC_ARGS, event.args)
-        start, end, ordinal, _, correlation = self._on_device(event, args)
+    def _call_interval(self, event: Event) -> tuple[int, int]:
+        self._name(event)
+        try:
+            return interval_ns(event.ts, event.dur)
+        except ValueError as error:  # what it launched is known all the same
+            start, _ = _instant(event)
+            self.damage.add("call", str(error).partition(" (")[0], done=AS_INSTANT)
+            return start, start
+
+    def _sync(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
+        ordinal = self._ordinal(event, args)
         kind = SYNC_KINDS.get(text(args.kind) or self._name(event), SyncKind.OTHER)
         self.syncs.add(
-            *(start, end, ordinal, args.stream, correlation, kind, args.event),
+            *(start, end, ordinal, args.stream, args.correlation, kind, args.awaited_event),
             *(args.source_stream, args.source_correlation),
         )
 
-    def _event_record(self, event: Event) -> None:
-        args = decode_args(EVENT_ARGS, event.args)
+    def _event_record(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
         # CUPTI before 12.8 has no time for records; Kineto then writes 0 (or what is left of the origin).
-        time = max(instant_ns(event.ts), 0) or UNKNOWN
+        time = max(start, 0) or UNKNOWN
         self.event_records.add(self._ordinal(event, args), args.stream, args.correlation, args.event, time)
 
-    def _range(self, event: Event) -> None:
-        start, end = interval_ns(event.ts, event.dur)
+    def _range(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
         name = self.strings.intern(self._name(event))
         self.ranges.add(start, end, self._thread(event), name, RangeKind.PUSH_POP)
 
-    def _operator(self, event: Event) -> None:
-        start, end = interval_ns(event.ts, event.dur)
+    def _operator(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
         text_name = self._name(event)
         name, thread = self.strings.intern(text_name), self._thread(event)
-        self.operators.add(start, end, thread, name, *self._inputs.of(text_name, bytes(event.args)))
+        self.operators.add(start, end, thread, name, *self._inputs.of(text_name, args))
         if event.cat == "Operator" and text_name.startswith(ANNOTATION_PREFIXES):
             self.ranges.add(start, end, thread, name, RangeKind.PUSH_POP)
 
-    def _python_call(self, event: Event) -> None:
+    def _python_call(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
         """Frames of the program's own code, and those that wait."""
+        if self._is_kept(event):
+            self.python_calls.add(start, end, self._thread(event), self.strings.intern(self._name(event)))
+
+    def _frame_interval(self, event: Event) -> tuple[int, int]:
+        return interval_ns(event.ts, event.dur) if self._is_kept(event) else (0, 0)
+
+    def _is_kept(self, event: AnyEvent) -> bool:
         name = self._name(event)
         self._extras.add("stacks")
         own = self._own_frame.get(name)
         if own is None:
             own = self._own_frame[name] = is_kept_frame(name)
-        if own:
-            start, end = interval_ns(event.ts, event.dur)
-            self.python_calls.add(start, end, self._thread(event), self.strings.intern(name))
+        return own
 
     def _mark(self, event: Event) -> None:
         """Instants of the program, and PyTorch's of its memory; the profiler's own are not marks."""
@@ -296,43 +294,44 @@ class EventRows:
         self.unknown[category] += 1
         if not category and is_text(event.pid):  # the autograd profiler before 1.8.1 names no categories
             self.process_names.add(event.pid)
-        args = decode_args(DEVICE_ARGS, event.args, strict=False)
+        args = decode_args(ARGS, event.args, strict=False)
         if args.stream is not None:
             self.unknown_on_device[category] += 1
 
-    def _on_device(self, event: Event, args: DeviceArgs) -> tuple[int, int, int, Any, Any]:
-        """Start, end (before the start where it is not known), device ordinal, and as written stream and
-        correlation of a device's row."""
+    def _device_interval(self, event: Event) -> tuple[int, int]:
+        """An end before the start where it is not known."""
         try:
-            start, end = interval_ns(event.ts, event.dur)
+            return interval_ns(event.ts, event.dur)
         except ValueError:
-            start = instant_ns(event.ts)
-            end = max(start - 1, -INT64_END)
-        stream = args.stream if args.stream is not None else event.tid
-        return start, end, self._ordinal(event, args), stream, args.correlation
+            start, _ = _instant(event)
+            return start, max(start - 1, -INT64_END)
 
-    def _ordinal(self, event: Event, args: DeviceArgs) -> int:
+    def _ordinal(self, event: AnyEvent, args: Args) -> int:
         for candidate in (args.device, args.in_device, event.pid):
             if (ordinal := non_negative(candidate)) != UNKNOWN:
                 return ordinal
         return UNKNOWN
 
-    def _name_on_device(self, event: Event, what: str) -> str:
+    def _name_on_device(self, event: AnyEvent, what: str) -> str:
         """What has lost its name kept the device busy all the same: without it there were idle time."""
         if is_text(event.name) and event.name.strip():
             return event.name
         self.damage.add(what, "no name", done="kept as unknown work")
         return "(no name)"
 
-    def _name(self, event: Event) -> str:
+    def _name(self, event: AnyEvent) -> str:
         if not is_text(event.name):
             raise ValueError("no name")
         return event.name
 
-    def _thread(self, event: Event) -> int:
+    def _thread(self, event: AnyEvent) -> int:
+        if type(event.pid) is int and type(event.tid) is int:
+            known = self.threads.get((event.pid, event.tid, ""))
+            if known is not None:
+                return known
         return self.threads.setdefault(self._thread_key(event), len(self.threads))
 
-    def _thread_key(self, event: Event) -> tuple[int, int, str]:
+    def _thread_key(self, event: AnyEvent) -> tuple[int, int, str]:
         pid, tid = event.pid, event.tid
         if type(pid) is int and type(tid) is int:
             return integer(pid), integer(tid), ""

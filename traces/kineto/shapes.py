@@ -11,6 +11,7 @@ import re
 import msgspec
 
 from perfdoc.traces.kineto.repair import repair
+from perfdoc.traces.kineto.values import NO_INPUTS, Args
 from perfdoc.traces.table import Strings
 
 MAX_TEXT_BYTES = 1 << 20
@@ -27,19 +28,6 @@ _WITH_VALUES = re.compile(
 _ZERO = re.compile(rb"(?<!\d)0(?!\d)")
 
 
-class OperatorArgs(msgspec.Struct, gc=False):
-    """Arguments of an operator, undecoded."""
-
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
-    old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=msgspec.Raw())
-    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
-    values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw())
-    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw())
-
-
-_ARGS = msgspec.json.Decoder(OperatorArgs)
-
-
 class InputTexts:
     """Indices of the texts of operators' inputs."""
 
@@ -52,13 +40,10 @@ class InputTexts:
         self.any = False
         """Whether any operator had shapes."""
 
-    def of(self, name: str, content: bytes) -> tuple[int, int, int, int]:
+    def of(self, name: str, args: Args) -> tuple[int, int, int, int]:
         """Shapes, element types, values and strides of one operator: indices of their texts, that of the
         empty string where unknown. Odd arguments are unknown, never an error."""
-        if b'"Input ' not in content:
-            return UNKNOWN_INPUTS
-        args = _decoded(content)
-        if args is None:
+        if args.dims is args.old_dims is NO_INPUTS:
             return UNKNOWN_INPUTS
         known = self._index.get
         dims, dtypes = known(bytes(args.dims)), known(bytes(args.dtypes))
@@ -96,17 +81,6 @@ class InputTexts:
             self._left -= len(content)
             index = self._expanded[content] = self._text(raw) if expanded else 0
         return index
-
-
-def _decoded(content: bytes) -> OperatorArgs | None:
-    try:
-        return _ARGS.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    try:
-        return _ARGS.decode(repair(content))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 def _compact(content: bytes) -> str:

@@ -130,12 +130,6 @@ _TRAILING_INTEGER = re.compile(r"(?:\A|stream )(-?\d{1,19})\s*\Z")
 _HEX = re.compile(r"\A0x[0-9a-fA-F]{1,16}\Z")
 
 
-class LaunchArgs(msgspec.Struct, gc=False):
-    """Arguments of a runtime or driver call."""
-
-    correlation: Any = None
-
-
 class ThreadNameArgs(msgspec.Struct, gc=False):
     """Arguments of a `thread_name` metadata event."""
 
@@ -152,41 +146,25 @@ class MemoryArgs(msgspec.Struct, gc=False):
     reserved: Any = msgspec.field(name="Total Reserved", default=None)
 
 
-class DeviceArgs(msgspec.Struct, gc=False):
-    """Arguments that every row of a device may have."""
+NO_INPUTS = msgspec.Raw()
+
+
+class Args(msgspec.Struct, gc=False):
+    """Arguments of the rows that are read, of whichever category; what is no argument of a row is None."""
 
     device: Any = None
     in_device: Any = msgspec.field(name="inDevice", default=None)
     """Peer copies name the device that ran them so."""
     stream: Any = None
+    """Of a `cuda_sync` row the one that waits."""
     correlation: Any = None
-
-
-class CopyArgs(DeviceArgs, gc=False):
-    """Arguments of a memory copy or set."""
-
     bytes: Any = None
-    graph_node: Any = msgspec.field(name="graph node id", default=None)
-
-
-class SyncArgs(DeviceArgs, gc=False):
-    """Arguments of a `cuda_sync` row; `stream` is the one that waits."""
-
     kind: Any = msgspec.field(name="cuda_sync_kind", default=None)
     source_stream: Any = msgspec.field(name="wait_on_stream", default=None)
     source_correlation: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=None)
-    event: Any = msgspec.field(name="wait_on_cuda_event_id", default=None)
-
-
-class EventArgs(DeviceArgs, gc=False):
-    """Arguments of a `cuda_event` row (2025 and later)."""
-
+    awaited_event: Any = msgspec.field(name="wait_on_cuda_event_id", default=None)
     event: Any = msgspec.field(name="event_id", default=None)
-
-
-class KernelArgs(DeviceArgs, gc=False):
-    """Arguments of a kernel, with what PyTorch adds to a collective's kernel."""
-
+    """Of a `cuda_event` row (2025 and later)."""
     grid: Any = None
     block: Any = None
     graph_node: Any = msgspec.field(name="graph node id", default=None)
@@ -203,6 +181,12 @@ class KernelArgs(DeviceArgs, gc=False):
     source_rank: Any = msgspec.field(name="Src Rank", default=None)
     destination_rank: Any = msgspec.field(name="Dst Rank", default=None)
     rank: Any = msgspec.field(name="Rank", default=None)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NO_INPUTS)
+    old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=NO_INPUTS)
+    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=NO_INPUTS)
+    values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NO_INPUTS)
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=NO_INPUTS)
+    """Inputs of an operator stay undecoded."""
 
 
 def integer(value: object) -> int:
@@ -294,12 +278,7 @@ def text(value: object) -> str:
 
 
 _Args = TypeVar("_Args", bound=msgspec.Struct)
-KERNEL_ARGS = msgspec.json.Decoder(KernelArgs)
-COPY_ARGS = msgspec.json.Decoder(CopyArgs)
-LAUNCH_ARGS = msgspec.json.Decoder(LaunchArgs)
-SYNC_ARGS = msgspec.json.Decoder(SyncArgs)
-EVENT_ARGS = msgspec.json.Decoder(EventArgs)
-DEVICE_ARGS = msgspec.json.Decoder(DeviceArgs)
+ARGS = msgspec.json.Decoder(Args)
 MEMORY_ARGS = msgspec.json.Decoder(MemoryArgs)
 THREAD_NAME_ARGS = msgspec.json.Decoder(ThreadNameArgs)
 

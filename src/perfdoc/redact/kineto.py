@@ -19,7 +19,7 @@ from perfdoc.traces.kineto.devices import parsed
 from perfdoc.traces.kineto.document import Document, Event, Facts, decode_event, read_document
 from perfdoc.traces.kineto.names import CALLS, COPIES, KERNELS, MARKS, OPERATORS, family, is_own_frame
 from perfdoc.traces.kineto.repair import repair
-from perfdoc.traces.kineto.values import CopyArgs, EventArgs, KernelArgs, LaunchArgs, SyncArgs, is_text
+from perfdoc.traces.kineto.values import Args, is_text
 
 _CODE = frozenset({*KERNELS, *COPIES, *CALLS, "cuda_sync", "cuda_event"})
 """Categories of what CUDA and its profiler name."""
@@ -41,12 +41,9 @@ TRIPLE_ARGS = ("grid", "block")
 WORD_ARGS = ("Collective name", "dtype", "Process Group Name", "Process Group Description", "cuda_sync_kind")
 LIST_ARGS = ("In split size", "Process Group Ranks")
 NUMBER_ARGS = tuple(
-    {
-        field.encode_name: None
-        for read in (LaunchArgs, CopyArgs, SyncArgs, EventArgs, KernelArgs)
-        for field in msgspec.structs.fields(read)
-        if field.encode_name not in {*TRIPLE_ARGS, *WORD_ARGS, *LIST_ARGS}
-    }
+    field.encode_name
+    for field in msgspec.structs.fields(Args)
+    if field.type is Any and field.encode_name not in {*TRIPLE_ARGS, *WORD_ARGS, *LIST_ARGS}
 )
 """All others that are read: copied where they are numbers."""
 _LIST = re.compile(r"\[(?:(?:[0-9]{1,10}|\.\.\.)(?:, ?(?=[0-9.])|(?=\]))){0,5000}\]")
