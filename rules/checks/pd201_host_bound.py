@@ -51,6 +51,7 @@ from perfdoc.rules.facts.loading import (
     awaits_batch,
     by_hand,
     loads_ahead,
+    offloads,
     waits_elsewhere,
 )
 from perfdoc.rules.facts.memory_need import cp_of, tp_of
@@ -118,6 +119,12 @@ _FIND_SERVING = (
     "without --disable-overlap-schedule), and more sequences in a batch."
 )
 
+_FIND_OFFLOADED = (
+    "Steps copy much to the host: if their optimizer runs there (offload), it is what the GPU waits for. "
+    "Keep it on the GPU where memory allows, shard its states over more ranks, or give it all cores. Fewer "
+    "launches do not help."
+)
+
 
 def evaluate(case: Case) -> Verdict:
     """Fires if late launches leave the device idle for `graphs.MIN_HOST_FRAC` of the window. Where the host
@@ -181,7 +188,7 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
         action=_FIND,
         reason=_WAITS if waits else _PAUSES if pauses else _BETWEEN,
         evidence=[*evidence, *_waits(case)],
-        remedy=_FIND_WAIT if waits else _FIND_PAUSE if pauses else _find_work(case),
+        remedy=_FIND_WAIT if waits else _FIND_PAUSE if pauses and not offloads(case) else _find_work(case),
         gain=None if late else _of_waits(case, _beside_late(case, saved)),
         time=("idle.waits",),
         worst=worst_of_time(case, ("idle.host",)),
@@ -194,6 +201,8 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
 
 
 def _find_work(case: Case) -> str:
+    if offloads(case):
+        return _FIND_OFFLOADED
     return _FIND_SERVING if case.program.serves else _FIND_WORK
 
 

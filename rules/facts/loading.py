@@ -2,6 +2,7 @@
 
 import re
 
+from perfdoc.analyzers.device.stalls import OFFLOADED_BYTES
 from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.gain import RankMeasurement
 from perfdoc.rules.engine.rule import Case
@@ -75,7 +76,19 @@ def waits_elsewhere(case: Case) -> bool:
     return idle > 0 and (waiting >= most or (awaiting >= most and bool(awaits_batch(case))))
 
 
+def offloads(case: Case) -> bool:
+    """Whether steps copy so much to the host that they may work on it there."""
+    return any(
+        (copies.bytes or 0) >= OFFLOADED_BYTES * rank.window.steps > 0
+        for rank in case.ranks
+        for copies in rank.copies
+        if copies.kind == "device to host"
+    )
+
+
 def _copies_follow(case: Case) -> str:
+    if offloads(case):  # what comes back may be weights
+        return ""
     whole = sum(map(awaiting_ns, case.ranks))
     before = sum(rank.host.idle_split.before_copies_ns or 0 for rank in case.ranks)
     if not whole or before < _MOST * whole:

@@ -74,6 +74,22 @@ def test_a_stall_between_steps(
     assert (host.data.worst_name, host.data.worst_step) == (None, "step 1")
 
 
+@pytest.mark.parametrize(("copied", "evidence"), [(16 << 20, {}), ((16 << 20) - 1, {"position": WHOLE})])
+def test_what_is_copied_to_the_host_may_be_worked_on_there(
+    tmp_path: Path, copied: int, evidence: dict[str, int]
+) -> None:
+    # A copy of each step 5 ms into its kernels: gradients for an optimizer on the CPU, or a few figures.
+    def copies(process: ProcessBuilder, thread: ThreadBuilder) -> None:
+        for step in range(STEPS):
+            at = MS + step * 100 * MS + 5 * MS
+            launch = thread, at - 20_000, at - 11_000
+            process.devices[0].copy("device_to_host", copied, at, at + MS, stream=9, launch=launch)
+
+    host, idle = of(job(silent, before=copies), tmp_path)
+    assert by_evidence(host) == evidence
+    assert idle["host"] + idle["data"] == PAUSES * 80 * MS
+
+
 def test_a_named_range_goes_before_all(tmp_path: Path) -> None:
     def named(thread: ThreadBuilder, step: int, start: int, end: int) -> None:
         thread.range("my own loader", start, end)

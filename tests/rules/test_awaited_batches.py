@@ -34,6 +34,25 @@ def fed(*, copied: bool, scheduled: bool) -> TimelineBuilder:
     return builder
 
 
+@pytest.mark.parametrize(("copied", "likely"), [(1 << 10, True), (8 << 20, False)])
+def test_what_comes_back_from_an_optimizer_on_the_host_is_no_batch(
+    tmp_path: Path, copied: int, likely: bool
+) -> None:
+    """Two such pauses a step, one of them inside it: each behind a copy of a loss to the host, or of 8 MiB."""
+    builder = fed(copied=True, scheduled=False)
+    (process,) = builder._processes.values()
+    thread, device = next(iter(process.threads.values())), process.devices[0]
+    for i in range(STEPS):
+        at = 100 * i * MS
+        if i % 2 == 0:
+            thread.range(f"step {i}", at, at + 199 * MS)
+        launch = (thread, at + 500, at + 600, "cudaMemcpyAsync_v3020")
+        device.copy("device_to_host", copied, at + 59 * MS, at + 60 * MS, stream=9, launch=launch)
+    found = result("PD201", case_of(tmp_path, builder))
+    assert ("next batch" in found.reason) == likely
+    assert ("offload" in found.remedy) != likely
+
+
 @pytest.mark.parametrize(
     ("copied", "scheduled", "likely"), [(True, True, True), (True, False, True), (False, True, False)]
 )
