@@ -270,7 +270,8 @@ def measure_trace(
     notes = [r for r in results if isinstance(r, Note)] + partial_notes([r.events for r in ranks])
     notes += last_step_notes(last_steps)
     for said in sorted(set(lacking.values())):
-        notes.append(Note(code="steps-left-out", message=said, remedy=REMEDY))
+        remedy = REMEDY if "kernel" in said else "Analyse the others with --window BEGIN,END."
+        notes.append(Note(code="steps-left-out", message=said, remedy=remedy))
     if comm_kernel is not None:
         notes.append(_given_communication(kinds, comm_kernel))
     if request.data_pattern is not None and not len(ranges_matching(trace, request.data_pattern.search)):

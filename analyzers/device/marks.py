@@ -66,6 +66,31 @@ def with_lost(marks: Marks) -> tuple[Marks, int]:
     return Marks(names=names, start_ns=np.array(starts, np.int64), end_ns=np.array(ends, np.int64)), lost
 
 
+def recorded_in_a_row(trace: Trace, marks: Marks) -> tuple[Marks, str]:
+    """The most steps between which the profiler did not stop, and what to say of the others: where numbers
+    are left out, time for these steps is there, and no call is in most of it. The last of several as long."""
+    gap = marks.start_ns[1:] - marks.end_ns[:-1]
+    usual_ns = float(np.median(marks.end_ns - marks.start_ns))
+    far = np.flatnonzero(gap > _LIKE_OTHERS * usual_ns)
+    calls = np.sort(trace.api_calls.start_ns) if len(far) else trace.api_calls.start_ns
+    cuts = [0]
+    for i in far.tolist():
+        before, number = (_NUMBERED.fullmatch(marks.names[at]) for at in (i, i + 1))
+        begin, end = int(marks.end_ns[i]), int(marks.start_ns[i + 1])
+        inside = calls[np.searchsorted(calls, begin) : np.searchsorted(calls, end)]
+        silent = np.diff(np.concatenate(([begin], inside, [end]))).max() > gap[i] / 2
+        if before and number and before[1] == number[1] and int(number[2]) - int(before[2]) > 1 and silent:
+            cuts.append(i + 1)
+    if len(cuts) == 1:
+        return marks, ""
+    runs = list(zip(cuts, [*cuts[1:], len(marks.names)], strict=True))
+    kept = slice(*max(runs, key=lambda run: (run[1] - run[0], run[0])))
+    found = Marks(names=marks.names[kept], start_ns=marks.start_ns[kept], end_ns=marks.end_ns[kept])
+    others = plural(len(marks.names) - len(found.names), "step")
+    last, following = (shorten(marks.names[at], 48) for at in (cuts[1] - 1, cuts[1]))
+    return found, f"{others} left out: the profiler did not record from {last} to {following}."
+
+
 _FEWEST_LOST = 3
 
 

@@ -18,6 +18,7 @@ from perfdoc.analyzers.device.marks import (
     iterations,
     marked,
     of_process,
+    recorded_in_a_row,
     with_lost,
     with_their_kernels,
 )
@@ -125,7 +126,9 @@ def find_window(
         marks, restored = with_lost(marked(trace, rows))
         source += f"; {plural(restored, 'lost one')} put between its neighbours" if restored else ""
         count = len(rows) + restored
+    marks, apart = recorded_in_a_row(trace, marks)
     marks, lacking = with_their_kernels(marks, launched)
+    lacking = " ".join(filter(None, (apart, lacking)))
     no_id = np.zeros(len(activity.kernel), bool)
     if not activity.on_host:
         no_id = (activity.kernel >= 0) & (trace.kernels.correlation[activity.kernel] < 0)

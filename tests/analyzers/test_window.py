@@ -107,6 +107,37 @@ def test_a_step_whose_range_is_lost_does_not_lengthen_its_neighbour(
 
 
 @pytest.mark.parametrize(
+    ("numbers", "calls", "kept"),
+    [
+        ((2, 3, 4, 12, 13), False, ["step 2", "step 3", "step 4"]),
+        (
+            (2, 3, 4, 12, 13),
+            True,
+            ["step 2", "step 3", "step 4", "step 12", "step 13"],
+        ),  # recorded, not named
+        ((2, 3, 4, 5, 6), False, ["step 2", "step 3", "step 4", "step 5", "step 6"]),  # a pause
+    ],
+)
+def test_what_was_not_recorded_is_no_part_of_a_step(
+    tmp_path: Path, numbers: tuple[int, ...], calls: bool, kept: list[str]
+) -> None:
+    """Steps of 100 ns, then 1,000 of which nothing is known before the last two."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i, number in enumerate(numbers):
+        begin = 100 * i + (1_000 if i > 2 else 0)
+        thread.range(f"step {number}", begin, begin + 100)
+        device.kernel(GEMM, begin + 20, begin + 90, launch=(thread, begin + 5, begin + 10))
+    for at in range(300, 1_300, 100) if calls else ():
+        thread.api("cudaEventQuery", at, at + 1)
+    trace = trace_of(builder, tmp_path)
+    window, ranges = find_window(trace, activity_of(trace), AUTO, find_known_ranges(trace))
+    assert [s.name for s in window.step_list] == kept
+    assert ("2 steps left out" in ranges.lacking) == (len(kept) == 3)
+
+
+@pytest.mark.parametrize(
     "name",
     [
         *("Warm-up Step 1", "Optimizer.step#AdamW.step", "step", "steps 3", "stepping 3"),

@@ -38,7 +38,7 @@ def fed(*, copied: bool, scheduled: bool) -> TimelineBuilder:
 def test_what_comes_back_from_an_optimizer_on_the_host_is_no_batch(
     tmp_path: Path, copied: int, likely: bool
 ) -> None:
-    """Two such pauses a step, one of them inside it: each behind a copy of a loss to the host, or of 8 MiB."""
+    """Two such pauses a step, one of them inside it: each behind a copy to the host: a loss, or 8 MiB."""
     builder = fed(copied=True, scheduled=False)
     (process,) = builder._processes.values()
     thread, device = next(iter(process.threads.values())), process.devices[0]

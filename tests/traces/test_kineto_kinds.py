@@ -83,6 +83,10 @@ def test_times_in_another_unit_are_told(scale: float, said: str, tmp_path: Path)
     events = [{**e, "ts": scaled(e["ts"] + 10**6), "dur": scaled(e["dur"])} for e in rows()]
     found = notes(read(tmp_path / "t.json", events))
     assert said in found["off-scale"] if said else "off-scale" not in found
+    # One collective that waits long does not change what calls say.
+    long = {**events[-1], "ts": scaled(10**7), "dur": scaled(9_000.0)}
+    found = notes(read(tmp_path / "l.json", [*events, long]))
+    assert said in found["off-scale"] if said else "off-scale" not in found
 
 
 @pytest.mark.parametrize("number", [int, float])
