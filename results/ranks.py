@@ -244,8 +244,11 @@ _ONE_FIGURE_FRAC = 0.01
 
 
 def longest_step_ns(ranks: Iterable[Rank]) -> float:
-    """The mean step, or window, of the rank whose steps are longest: gains are shares of it."""
-    return max(rank.window.duration_ns / max(rank.window.steps, 1) for rank in ranks)
+    """The mean step of the rank whose steps are longest, of which gains are shares; the longest window, where
+    any is not made of steps."""
+    windows = [rank.window for rank in ranks]
+    in_steps = all(window.steps for window in windows)
+    return max(window.duration_ns / (window.steps if in_steps else 1) for window in windows)
 
 
 def shown_step_ns(mean_ns: float, ranks: Iterable[Rank]) -> float:

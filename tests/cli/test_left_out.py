@@ -55,6 +55,21 @@ def test_a_capture_that_cannot_be_read_is_told_and_changes_nothing_else(tmp_path
     assert (done.returncode, found) == (0, whole)
 
 
+def test_a_rank_that_breaks_off_in_its_first_step_costs_the_others_none_of_theirs(tmp_path: Path) -> None:
+    folder = ranks(tmp_path / "job")
+    (folder / "rank1.json").rename(tmp_path / "whole.json")
+    trace = json.loads((tmp_path / "whole.json").read_text())
+    events = [e for e in trace.pop("traceEvents") if e.get("cat") != "user_annotation"]
+    (folder / "rank1.json").write_text(json.dumps({**trace, "traceEvents": events})[:-3])
+    found = analysed(folder)
+    said = [q["message"] for q in found["quality"] if q["code"] == CODE]
+    assert [words.split()[0] for words in said] == ["rank1.json"]
+    assert [r["window"]["kind"] for r in found["ranks"]] == ["steps"]
+    # Where no rank has steps, none is worse off with it.
+    (folder / "rank0.json").unlink()
+    assert [r["window"]["kind"] for r in analysed(folder)["ranks"]] == ["capture"]
+
+
 def test_a_link_to_nothing_and_a_pipe_are_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     folder.mkdir()

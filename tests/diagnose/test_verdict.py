@@ -88,6 +88,14 @@ def test_the_largest_loss_has_its_price_first(leaves: dict[str, int], expected: 
     assert verdict_of([two_steps(**leaves)], [], [], seen())[0] == expected
 
 
+def test_of_windows_of_which_some_have_steps_the_base_is_a_window() -> None:
+    """200 ms of two steps and 100 ms without: 160 of 300 ms are exposed."""
+    whole, other = two_steps(compute=120, dp=80), two_steps(compute=20, dp=80)
+    other = replace(other, window=replace(other.window, kind="capture", steps=0, step_list=[]))
+    said, _ = verdict_of([whole, other], [], [], seen())
+    assert said.startswith("80 ms of the 150 ms window, 53.3 %")
+
+
 def test_exposed_communication_says_which_and_what_one_rank_cannot_tell() -> None:
     """Two steps; 6 all-reduces of 12 MiB together, of 70 ms 7 hidden; 1 of 8 ranks."""
     row_ = replace(

@@ -99,6 +99,9 @@ def measure_all(
     unread = [r for r in results if isinstance(r, UnreadableError)]
     if unread and not measured:
         raise next(r for r in results if isinstance(r, TraceError))
+    if request.leave_out:
+        measured, short = _cut_short(measured)
+        unread += short
     check_distinct(measured)
     check_alike(measured)
     return Found(
@@ -107,6 +110,22 @@ def measure_all(
         memory=[r for r in results if isinstance(r, RankMemory)],
         unread=unread,
     )
+
+
+def _cut_short(
+    captures: list[CaptureMeasurement],
+) -> tuple[list[CaptureMeasurement], list[UnreadableError]]:
+    """Without those that break off before a step of theirs ends, where others have steps, which could be told
+    of no rank then."""
+    stepped = [any(rank.window.steps for rank in capture.ranks) for capture in captures]
+    whole = [
+        s or all(n.code != "broken-off" for n in c.notes) for s, c in zip(stepped, captures, strict=True)
+    ]
+    if not any(stepped) or all(whole):
+        return captures, []
+    says, remedy = "breaks off before its first step ends.", "Copy or export it again."
+    short = [UnreadableError(c.path, says, remedy) for c, w in zip(captures, whole, strict=True) if not w]
+    return [c for c, w in zip(captures, whole, strict=True) if w], short
 
 
 def _begin(first: Task[_Result], end: float) -> None:
