@@ -28,7 +28,7 @@ from perfdoc.traces import Operators, RangeKind, Ranges, Trace
 MAX_GROUPS = 20
 _NOT_THERE = "no function of the program was open at these calls"
 
-_DIGITS = re.compile(r"\d+")
+_DIGITS = re.compile(r"#?\d+")
 _MAX_NAME = 2_000
 """Characters of a name that are kept; hostile names reach 100 kB."""
 

@@ -55,6 +55,8 @@ def evaluate(case: Case) -> Verdict:
     is_first = len(slow) == 1 and worst.step in [r.window.step_list[0].name for r in case.ranks]
     said = _said(worst, like, len(slow) - 1, len(case.ranks))
     _, look = _GROWS.get(worst.leaf or "", ("", _LOOK))
+    if worst.leaf == "idle.host" and (following := _following(case, worst.step)):
+        look += f", or at the beginning of {shorten(following, 48)}, whose first kernel ends the wait"
     return fires(
         level="information" if is_first else "problem",
         blames=said if cost >= LEADS_FRAC and not is_first else "",
@@ -75,6 +77,12 @@ def evaluate(case: Case) -> Verdict:
         verify="Capture as many steps again: none is far above the median.",
         false_alarm="A step that does more by design: it evaluates, saves or logs, every so many steps.",
     )
+
+
+def _following(case: Case, step: str) -> str:
+    """The step behind one of this name; empty where none is."""
+    lists = [[s.name for s in rank.window.step_list] for rank in case.ranks]
+    return next((names[names.index(step) + 1] for names in lists if step in names[:-1]), "")
 
 
 def _others(usual: Distribution, slow: Sequence[OutlierStep]) -> tuple[int, str]:

@@ -15,9 +15,9 @@ from tests.rules.cases import US, case_of, evidence_of, result
 EVEN = (500, 0)
 
 
-def laid_out(*ranks: Sequence[tuple[int, int]]) -> list[TimelineBuilder]:
+def laid_out(*ranks: Sequence[tuple[int, int]], named: bool = True) -> list[TimelineBuilder]:
     """Of each rank (us of computing, us of a wait for the next batch before it) by step; all reduce their
-    gradients for 100 us once the last has come."""
+    gradients for 100 us once the last has come. named: whether a range says what the host waits for."""
     waits = [[late + busy for busy, late in steps] for steps in ranks]
     longest = [max(at) for at in zip(*waits, strict=True)]
     builders = []
@@ -30,7 +30,7 @@ def laid_out(*ranks: Sequence[tuple[int, int]]) -> list[TimelineBuilder]:
             end = at + (longest[i] + 100) * US
             began, done = at + late * US, at + (late + busy) * US
             thread.range(f"perfdoc.step {i}", at, end)
-            if late:
+            if late and named:
                 thread.range("perfdoc.data", at, began)
             device.kernel(GEMM, began, done, launch=(thread, began, began + 1))
             thread.range("all-grads-sync", began + 2, began + 9)
@@ -66,6 +66,17 @@ def test_what_only_that_step_has(tmp_path: Path, slow: Sequence[tuple[int, int]]
     assert found.gain is not None
     assert (found.gain.mid_ms, found.gain.high_ms) == (None, pytest.approx(0.15, abs=0.001))
     assert found.gain_frac == pytest.approx(0.2, abs=0.002)
+
+
+def test_a_host_that_is_late_is_looked_for_where_the_next_step_begins(tmp_path: Path) -> None:
+    steps = [EVEN, EVEN, EVEN, EVEN, EVEN, (500, 1200), EVEN, EVEN]
+    found = result("PD210", case_of(tmp_path, *laid_out(steps, named=False)))
+    assert (
+        found.blames
+        == "perfdoc.step 4 takes 3 times as long as the other 7, 1.2 ms more of waiting for the host"
+    )
+    assert "at the beginning of perfdoc.step 5" in found.remedy
+    assert "beginning" not in result("PD210", slow_once(tmp_path, (1700, 0))).remedy
 
 
 def test_the_bound_is_not_below_what_goes_with_the_slow_step(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from perfdoc.rules.facts.exposed import server_link
 _WAITS: Mapping[str, str] = MappingProxyType(
     {
         "idle.host": "{gpus} for the host to launch kernels (launch-bound)",
-        "waits": "{gpus} for the host, which waits for them first (blocking copies, synchronize)",
+        "waits": "{gpus} for the host, which waits for {them} first (blocking copies, synchronize)",
         "idle.gc": "{gpus} while the host collects garbage",
         "idle.data": "{gpus} for the next batch (data-loader stall)",
         "idle.dependency": "{gpus} for another stream",
@@ -130,7 +130,7 @@ def _of_time(
     part = brief(frac * whole_ns / _units(ranks))
     what = _what(loss, frac, ranks, seen)
     if loss == "idle.host" and first is not None and "PD208" in first.codes:
-        what = _WAITS["waits"].format(gpus=_gpus(ranks))
+        what = _WAITS["waits"].format(gpus=_gpus(ranks), them="it" if len(ranks) == 1 else "them")
     longer = _profiled(seen.step_times)[0] if loss.startswith("idle.") else ""
     lost = f"{part} of the {_base(ranks)}, {share(frac)}: {what}{longer}."
     if frac < WORTH_A_VERDICT_FRAC:
