@@ -178,10 +178,10 @@ BUDGET = {
     "knobs": 5_190,  # weights, one or a list; where a setting is written; versions that a file pins
     "profiling": 7_752,  # codes of exits; no end of a training; MFU only of certain tokens and heads
     "reports": 7_848,  # what a list says of its order and savings; all ranks first where they may wait
-    "results": 3_903,  # what rules say of their savings; words that are compared; the what-if study
-    "rules": 16_110,  # what servers do between graphs; how experts are balanced; what ends with a rule's time
+    "results": 3_906,  # what rules say of their savings; words that are compared; the what-if study
+    "rules": 16_130,  # what servers do between graphs; how experts are balanced; what ends with a rule's time
     "simulator": 13_501,  # many ranks a level at a time; absent ranks against all others; late ranks
-    "src": 22_470,  # files of unnamed ranks; runs that overlap; what is next for logs
+    "src": 22_490,  # files of unnamed ranks; runs that overlap; what is next for logs
     "traces": 9_961,  # plain events many at once; other vendors by form; allocations in any capture
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }

@@ -95,6 +95,11 @@ def _common(names: set[str | None], spell: Callable[[str], str]) -> str | None:
 
 
 def _pattern(name: str) -> str:
+    """Without what tells one of a kind from another.
+
+    >>> _pattern("ProfilerStep#12"), _pattern("layer 3")
+    ('ProfilerStep#', 'layer #')
+    """
     return _DIGITS.sub("#", name[:_MAX_NAME])
 
 

@@ -237,12 +237,10 @@ def test_what_the_profiler_did_is_told() -> None:
 
 def test_one_gpu_is_it_and_several_are_they() -> None:
     made = two_steps(compute=120, idle_host=80)
-    split = replace(made.host.idle_split, state="measured", host_ns=80 * MS, synchronising_ns=80 * MS)
-    made = replace(made, host=replace(made.host, idle_split=split))
-    assert "the GPU waits for the host, which waits for it first" in verdict_of([made], [], [], seen())[0]
-    assert (
-        "the GPUs wait for the host, which waits for them first" in verdict_of([made] * 2, [], [], seen())[0]
-    )
+    rows, rules = [row("PD208", "loss", 40, 0.4)], [rule("PD208")]
+    one, several = (verdict_of([made] * ranks, rows, rules, seen())[0] for ranks in (1, 2))
+    assert "the GPU waits for the host, which waits for it first" in one
+    assert "the GPUs wait for the host, which waits for them first" in several
 
 
 def test_that_the_capture_slows_the_host_is_told_once() -> None:
