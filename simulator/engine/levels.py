@@ -14,23 +14,20 @@ _WIDE, _LOOKS = 10, 500
 """Of fewer tasks, or of fewer in a mean level after so many, plain Python is as quick."""
 
 
-_Waits: TypeAlias = tuple[I64, list[int], I64, I64, I64]
+_Waits: TypeAlias = tuple[I64 | slice, list[int], I64 | slice, I64, I64]
 """What tasks wait for: (tasks by level, where in them each level begins, their edges, the place of what each
-edge waits for, where in them those of each task begin)."""
+edge waits for, where in them those of each task begin). Slices where tasks are numbered so already."""
 
 
-def fill_order(first: I64, target: I64, waits_for: I64, order: I64) -> int | None:
+def fill_order(first: I64, target: I64, waits_for: I64, order: I64) -> list[int] | None:
     """Fill `order` as plain Python does, each task as soon as the last of what it waits for has its place,
-    and return how many it holds: none of a circle. None where tasks are few or levels narrow.
+    and return where in it each level begins and the last one ends: before others in a circle. None where
+    tasks are few or levels narrow.
 
     first: task i is waited for by target[first[i]:first[i + 1]]. waits_for: how many edges each task has.
     """
-    begins = None if len(order) < _FEW else _levels(first, target, waits_for, order)
-    return None if begins is None else begins[-1]
-
-
-def _levels(first: I64, target: I64, waits_for: I64, order: I64) -> list[int] | None:
-    """Where in the order each level begins, and its end; fills the order."""
+    if len(order) < _FEW:
+        return None
     counts, waits_for, seen = np.diff(first), waits_for.copy(), np.empty_like(waits_for)
     level = np.flatnonzero(waits_for == 0)
     begins = [0]
@@ -48,8 +45,8 @@ def _levels(first: I64, target: I64, waits_for: I64, order: I64) -> list[int] | 
     return begins
 
 
-def fill_ends(graph: TaskGraph, end: I64) -> int | None:
-    """Fill when each task ends, as plain Python does, and return their number; None as above."""
+def fill_ends(graph: TaskGraph, end: I64) -> list[int] | None:
+    """Fill when each task ends, as plain Python does, and return the same."""
     if len(end) < _FEW or (waits := _waits(graph.edges)) is None:
         return None
     order, begins, edge, source, first = waits
@@ -61,7 +58,7 @@ def fill_ends(graph: TaskGraph, end: I64) -> int | None:
         np.maximum(start, release[here], out=start)
         np.add(start, duration[here], out=ends[here])
     end[order] = ends
-    return len(end)
+    return begins
 
 
 _known: list[tuple[weakref.ref[I64], _Waits | None]] = []
@@ -75,16 +72,31 @@ def _waits(edges: Edges) -> _Waits | None:
     return kept[0][1]
 
 
+def _numbered(edges: Edges, counts: I64) -> list[int] | None:
+    """Where each level begins, and the end, of tasks that are numbered by level; None of others."""
+    begins, tasks, none = [0], len(counts), int(np.argmax(counts > 0))
+    if not counts[none:].all():
+        return None
+    last = np.maximum.accumulate(np.maximum.reduceat(edges.source, edges.first[none:-1]))
+    begins.append(none)
+    while begins[-1] < tasks:
+        if len(begins) % _LOOKS == 0 and begins[-1] < _WIDE * len(begins):
+            return None
+        begins.append(none + int(np.searchsorted(last, begins[-1])))
+    return begins
+
+
 def _waits_of(edges: Edges) -> _Waits | None:
     tasks, counts = len(edges.first) - 1, np.diff(edges.first)
+    if (numbered := _numbered(edges, counts)) is not None:
+        return slice(None), numbered, slice(None), edges.source, edges.first
     by_source = np.argsort(edges.source, kind="stable")
     first = np.searchsorted(edges.source[by_source], np.arange(tasks + 1))
     order = np.empty(tasks, np.int64)
-    begins = _levels(first, edges.target[by_source], counts, order)
+    begins = fill_order(first, edges.target[by_source], counts, order)
     if begins is None:
         return None
     place = np.empty(tasks, np.int64)
     place[order] = np.arange(tasks)
-    first = np.append(0, np.cumsum(counts[order]))
-    edge = np.repeat(edges.first[order] - first[:-1], counts[order]) + np.arange(len(edges.source))
+    first, edge = edges.in_order(order)
     return order, begins, edge, place[edges.source[edge]], first

@@ -127,17 +127,17 @@ def _run(
     loop: Callable[..., int],
     columns: Sequence[I64],
     results: Sequence[I64],
-    by_level: Callable[[], int | None] = lambda: None,
+    by_level: Callable[[], list[int] | None] = lambda: None,
 ) -> int:
-    """Run a loop over columns; it fills the results. by_level: what fills them without it; None where it
-    does not."""
+    """Run a loop over columns; it fills the results. by_level: what fills them without it, and says where
+    each level begins and the last one ends; None where it does not."""
     global _ran
     _ran += sum(map(len, columns))
     many = _ran > _MANY
     if many and (compiled := _compiled(loop)) is not None:
         return int(compiled(*columns, *results))
-    if (returned := by_level()) is not None:
-        return returned
+    if (begins := by_level()) is not None:
+        return begins[-1]
     if many:
         _say_that_it_is_slow()
     lists = [values.tolist() for values in (*columns, *results)]

@@ -271,12 +271,8 @@ def with_edges(rebuilt: Rebuilt, builder: GraphBuilder) -> Rebuilt | None:
     order = topological_order(count, edges.source, edges.target)
     if order is None:
         return None
-    number = np.empty(count, np.int64)
-    number[order] = np.arange(count)
-    again = GraphBuilder()
-    again.add_all(number[edges.source], number[edges.target], edges.lag_ns, edges.kind)
     columns: dict[str, Any] = {n: getattr(old, n)[order] for n in OF_GRAPH}
-    graph = TaskGraph(**columns, edges=again.edges(count))
+    graph = TaskGraph(**columns, edges=edges.renumbered(order))
     columns = {n: getattr(rebuilt, n)[order] for n in OF_TASK}
     return replace(rebuilt, graph=graph, **columns)
 

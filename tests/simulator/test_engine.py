@@ -170,7 +170,7 @@ def test_of_many_ranks_a_level_runs_at_once_and_a_narrow_graph_does_not(
     task = np.arange(tasks - ranks)
     chains = graph([2] * tasks, [(i, i + ranks, 0) for i in task.tolist()], {i: i for i in range(ranks)})
     ends = np.empty(tasks, np.int64)
-    assert levels.fill_ends(chains, ends) == tasks
+    assert levels.fill_ends(chains, ends) == list(range(0, tasks + 1, ranks))
     assert ends[-ranks:].tolist() == [i + 100 for i in range(ranks)]
     assert schedule(chains).end_ns.tolist() == ends.tolist()
     chain = graph([2] * tasks, [(i, i + 1, 0) for i in range(tasks - 1)], {0: 0})
@@ -181,6 +181,28 @@ def test_of_many_ranks_a_level_runs_at_once_and_a_narrow_graph_does_not(
     order = topological_order(tasks, task, task + ranks)
     assert order is not None
     assert order.tolist() == list(range(tasks))
+
+
+def test_tasks_numbered_anew_have_the_edges_of_a_graph_built_so() -> None:
+    """Task 3 waits for 0 by an event and for 1 by another and on its stream, task 2 for 0; 3 goes in front of
+    2 and 1 in front of 0. Of a task's edges kinds come in their order, and of a kind those added first."""
+    builder = GraphBuilder()
+    builder.add(np.array([0, 1]), np.array([3, 3]), np.array([7, 5]), EdgeKind.EVENT)
+    builder.add(np.array([1, 0]), np.array([3, 2]), np.array([8, 9]), EdgeKind.STREAM_ORDER)
+    edges = builder.edges(4).renumbered(np.array([1, 0, 3, 2]))
+    assert edges.first.tolist() == [0, 0, 0, 3, 4]
+    assert edges.source.tolist() == [0, 1, 0, 1]
+    assert edges.lag_ns.tolist() == [8, 7, 5, 9]
+    stream, event = int(EdgeKind.STREAM_ORDER), int(EdgeKind.EVENT)
+    assert edges.kind.tolist() == [stream, event, event, stream]
+
+
+def test_edges_of_other_lags_are_sound_and_others_are_looked_at_again() -> None:
+    """Task 2 waits for 0, then with a lag of 4; one that waits for itself is refused all the same."""
+    made = graph([1, 1, 1], [(0, 2, 0)], {0: 0})
+    assert schedule(replace(made, edges=replace(made.edges, lag_ns=made.edges.lag_ns + 4))).end_ns[2] == 6
+    with pytest.raises(AssertionError, match="lower numbers"):
+        replace(made, edges=replace(made.edges, source=np.array([2])))
 
 
 def test_without_numba_many_tasks_run_all_the_same_and_one_line_says_so(

@@ -150,10 +150,7 @@ class EventRows(OddEvents):
             if end < 0 or event.ph in _SINGLY:
                 self._read_one(number, raw)
             elif event.ph == "X":
-                keep = plain.get(event.cat) or plain.get(family(event.cat))
-                if keep is None:
-                    self._read_one(number, raw)
-                    continue
+                keep = plain.get(event.cat) or plain.get(family(event.cat), self._note_unknown)
                 try:
                     keep(event, event.args, start, end)
                 except (ValueError, OverflowError, RecursionError) as error:
@@ -175,7 +172,7 @@ class EventRows(OddEvents):
                     args = decode_args(ARGS, event.args, strict=event.cat not in _ANY_ARGS)
                     keep(event, args, *times(event))
                 elif event.cat not in SKIPPED:
-                    self._note_unknown(event)
+                    self._note_unknown(event, decode_args(ARGS, event.args, strict=False), 0, 0)
             elif event.ph == "M":
                 self._named(event)
             elif event.ph in ("i", "I"):
@@ -289,12 +286,11 @@ class EventRows(OddEvents):
             name = text(decode_args(THREAD_NAME_ARGS, event.args).name).strip()
             self.thread_names.setdefault(self._thread_key(event), name)
 
-    def _note_unknown(self, event: Event) -> None:
+    def _note_unknown(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
         category = event.cat or ""
         self.unknown[category] += 1
         if not category and is_text(event.pid):  # the autograd profiler before 1.8.1 names no categories
             self.process_names.add(event.pid)
-        args = decode_args(ARGS, event.args, strict=False)
         if args.stream is not None:
             self.unknown_on_device[category] += 1
 
@@ -325,10 +321,6 @@ class EventRows(OddEvents):
         return event.name
 
     def _thread(self, event: AnyEvent) -> int:
-        if type(event.pid) is int and type(event.tid) is int:
-            known = self.threads.get((event.pid, event.tid, ""))
-            if known is not None:
-                return known
         return self.threads.setdefault(self._thread_key(event), len(self.threads))
 
     def _thread_key(self, event: AnyEvent) -> tuple[int, int, str]:
