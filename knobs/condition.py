@@ -12,7 +12,6 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -132,8 +131,14 @@ def _joined(parts: Sequence[Test], *, decisive: bool) -> Test:
 
 def compiled(text: str, terms: Mapping[str, Term]) -> Test:
     """Whether it holds, compiled when that is first asked: few of 400 are. Raises ValueError then."""
-    test = cache(lambda: _Compiler(terms=terms).test(_parsed(text), "truth"))
-    return lambda v: test()(v)
+    test: Test | None = None
+
+    def holds(v: View) -> Any:
+        nonlocal test
+        test = test or _Compiler(terms=terms).test(_parsed(text), "truth")
+        return test(v)
+
+    return holds
 
 
 def settings_of(text: str, terms: Mapping[str, Term]) -> frozenset[str]:

@@ -22,9 +22,9 @@ _FILES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Constraint:
-    """A condition on a configuration, with its words."""
+    """A condition on a configuration, with its words; there is one of each."""
 
     name: str
     """Stable, for people who look it up or leave it out."""

@@ -65,7 +65,7 @@ def _under_its_old_name(knob: Knob, value: Value, dialect: str) -> tuple[Way, st
 
 _OF_THE_MODEL = {"nemo": "model.config."}
 """Where the switches of old names stand."""
-_OF_THE_SHELL = re.compile(r"[|*();&<>\s]")
+_OF_THE_SHELL = r"[|*();&<>\s]"
 
 
 def at_path(path: str, value: Value) -> str:
@@ -103,7 +103,7 @@ def default_in(knob: Knob, dialect: Dialect) -> str:
 def _quoted(value: Value) -> str:
     """A value that a shell leaves as it is: a layout of stages holds `|` and `*`."""
     text = _text(value)
-    return f"'{text}'" if isinstance(value, str) and _OF_THE_SHELL.search(text) else text
+    return f"'{text}'" if isinstance(value, str) and re.search(_OF_THE_SHELL, text) else text
 
 
 def _text(value: Value) -> str:

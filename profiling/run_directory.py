@@ -25,7 +25,7 @@ from perfdoc.profiling.whole_file import PART, whole_file
 ENDED = "ended"
 """An empty file: a training that was recorded has come to its end. `perfdoc run` says it in run.json."""
 FOLDERS = ("traces", "collectives", "memory", "steps")
-_RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.(.+)")
+_RANK_FILE = r"rank(0|[1-9][0-9]{0,6})\.(.+)"
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class RunDirectory:
         assert folder in FOLDERS, folder
         found: dict[int, list[Path]] = {}
         for file in sorted((self.path / folder).glob("rank*")):
-            if (match := _RANK_FILE.fullmatch(file.name)) is not None and file.is_file():
+            if (match := re.fullmatch(_RANK_FILE, file.name)) is not None and file.is_file():
                 found.setdefault(int(match[1]), []).append(file)
         return {rank: tuple(found[rank]) for rank in sorted(found)}
 

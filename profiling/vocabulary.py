@@ -93,9 +93,7 @@ class Place:
     module: str | None = None
 
 
-_PLACE = re.compile(
-    r"perfdoc\.(?:forward|backward)(?: layer=(0|[1-9][0-9]{0,8}))?(?: module=([A-Za-z0-9_.]{1,200}))?"
-)
+_PLACE = r"perfdoc\.(?:forward|backward)(?: layer=(0|[1-9][0-9]{0,8}))?(?: module=([A-Za-z0-9_.]{1,200}))?"
 
 
 def format_compute(prefix: str, *, layer: int | None = None, module: str | None = None) -> str:
@@ -108,7 +106,7 @@ def format_compute(prefix: str, *, layer: int | None = None, module: str | None 
         name += f" layer={layer}"
     if module is not None:
         name += f" module={module}"
-    if not _PLACE.fullmatch(name):
+    if not re.fullmatch(_PLACE, name):
         raise ValueError(
             f"{name!r} is no forward or backward range: layer is an index from 0, module a dotted path"
         )
@@ -117,7 +115,7 @@ def format_compute(prefix: str, *, layer: int | None = None, module: str | None 
 
 def parse_compute(name: str) -> Place | None:
     """The place of a forward or backward range; None for any other name."""
-    found = _PLACE.fullmatch(name)
+    found = re.fullmatch(_PLACE, name)
     if found is None:
         return None
     layer, module = found.groups()

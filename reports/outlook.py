@@ -17,7 +17,7 @@ from perfdoc.results.ranks import longest_step_ns
 
 _NAMED = 3
 """Changes that the outlook names."""
-_ASIDE = re.compile(r" \(|: ")
+_ASIDE = r" \(|: "
 """Behind it a change's name says how it is made."""
 
 
@@ -61,7 +61,7 @@ def gain_together(diagnosis: Diagnosis) -> str:
         return ""
     known = {p.key: p.change for p in diagnosis.analyses.gains.predictions}
     best = _in_order(diagnosis, both)
-    names = [shorten(_ASIDE.split(known.get(key, key))[0], 96) for key in best]
+    names = [shorten(re.split(_ASIDE, known.get(key, key))[0], 96) for key in best]
     if (both.gain.mid_ms or 0.0) <= 0:
         return f"{len(names)} changes each have a predicted gain; simulated together they gain nothing."
     steps = [p.step_ns for p in diagnosis.analyses.gains.predictions if p.step_ns]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 NAME_LIMIT = 160
 PROSE_LIMIT = 1200
@@ -122,12 +123,12 @@ def pieces(text: str) -> list[tuple[bool, str]]:
 
 def columns(text: str) -> int:
     """How many terminal cells a shown string takes: East Asian wide characters take two."""
-    if text.isascii():
-        return len(text)
-    wide = {"W", "F"}
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in wide else 1 for c in text
-    )
+    return len(text) + (0 if text.isascii() else sum(map(_beyond_one, text)))
+
+
+@lru_cache(maxsize=4096)
+def _beyond_one(char: str) -> int:
+    return -1 if unicodedata.combining(char) else unicodedata.east_asian_width(char) in {"W", "F"}
 
 
 def opening(text: str) -> str:

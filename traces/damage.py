@@ -25,7 +25,7 @@ from perfdoc.traces.model import (
     Ranges,
     Syncs,
 )
-from perfdoc.traces.table import I64, Bool
+from perfdoc.traces.table import I64, Bool, unique
 from perfdoc.traces.validate import MAX_TIME_NS, times_fit
 
 _Host = TypeVar("_Host", ApiCalls, Operators, Ranges, Syncs)
@@ -170,7 +170,7 @@ def _again(table: Kernels | Copies | GraphLaunches | _Host, mask: Bool) -> I64:
     same = np.flatnonzero(at[1:] == at[:-1])
     if not len(same):
         return same
-    near = rows[np.unique(np.concatenate((same, same + 1)))]
+    near = rows[unique(np.concatenate((same, same + 1)))]
     near = near[table.end_ns[near] > start[near]]
     columns = [np.asarray(getattr(table, name)[near], np.int64) for name in table.column_names()]
     order = np.lexsort(columns)  # stable: of equal rows the first stays
@@ -206,7 +206,7 @@ def _ids_of_many(calls: ApiCalls) -> I64:
     rows = np.flatnonzero(np.isin(calls.correlation, many))
     pairs = np.stack((calls.correlation[rows], calls.thread[rows].astype(np.int64)))
     of_thread, count = np.unique(pairs, axis=1, return_counts=True)
-    return np.unique(of_thread[0][count > _SHARED_CALLS])
+    return unique(of_thread[0][count > _SHARED_CALLS])
 
 
 def forget(ids: I64, table: _Linked) -> _Linked:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfdoc.traces.table import I32, I64, Bool
+from perfdoc.traces.table import I32, I64, Bool, unique
 
 if TYPE_CHECKING:
     from perfdoc.traces.model import ApiCalls, Kernels, Operators, Ranges, Thread
@@ -96,7 +96,7 @@ class Lookups:
     @cached_property
     def unlike_strings(self) -> list[str]:
         """One of `strings` for all that differ in nothing but numbers."""
-        return [self.strings[i] for i in np.unique(self.alike).tolist()]
+        return [self.strings[i] for i in unique(self.alike).tolist()]
 
     @cached_property
     def _unlike_range_names(self) -> tuple[I64, I64]:
@@ -149,5 +149,5 @@ class Lookups:
 
 
 def _of_threads(rows: I64, begin: I64, threads: I64) -> I64:
-    found = [rows[begin[t] : begin[t + 1]] for t in np.unique(threads).tolist() if t >= 0]
+    found = [rows[begin[t] : begin[t + 1]] for t in unique(threads).tolist() if t >= 0]
     return found[0] if len(found) == 1 else np.sort(np.concatenate([np.empty(0, np.int64), *found]))

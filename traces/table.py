@@ -5,10 +5,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from perfdoc.records import dataclass
 
@@ -19,6 +19,7 @@ I8: TypeAlias = NDArray[np.int8]
 F32: TypeAlias = NDArray[np.float32]
 F64: TypeAlias = NDArray[np.float64]
 Bool: TypeAlias = NDArray[np.bool_]
+_T = TypeVar("_T", bound=np.generic)
 
 _DTYPES = {"I64": np.int64, "I32": np.int32, "U64": np.uint64, "I8": np.int8, "Bool": np.bool_}
 
@@ -150,3 +151,43 @@ class Strings:
                 self.values.append(text)
             self._index[text] = index
         return index
+
+
+_MANY = 100_000
+"""Values from which on numpy's own are quicker. They import numpy.ma first, 3 % of a small analysis."""
+
+
+def unique(values: NDArray[_T]) -> NDArray[_T]:
+    """As np.unique: each value once, ascending; none is NaN."""
+    if len(values) > _MANY:
+        return np.unique(values)
+    ordered = np.sort(values, axis=None)
+    found: NDArray[_T] = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    return found
+
+
+def among(values: NDArray[Any], wanted: ArrayLike) -> Bool:
+    """As np.isin: which of the values are wanted."""
+    ordered = np.sort(np.asarray(wanted))
+    if len(values) > _MANY or len(ordered) > _MANY or not len(ordered):
+        return np.isin(values, ordered.astype(values.dtype))
+    at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    found: Bool = ordered[at] == values
+    return found
+
+
+def at_percent(values: NDArray[Any], percent: ArrayLike) -> F64:
+    """As np.percentile along the last axis; there is a value, and none is NaN."""
+    ordered = np.sort(values)
+    place = (ordered.shape[-1] - 1) * (np.asarray(percent) / 100)
+    low, high = (ordered[..., to(place).astype(np.intp)] for to in (np.floor, np.ceil))
+    beyond, more = place % 1, high - low
+    found: F64 = np.where(beyond < 0.5, low + more * beyond, high - more * (1 - beyond))
+    return found
+
+
+def median(values: NDArray[Any]) -> F64:
+    """As np.median along the last axis; there is a value, and none is NaN."""
+    ordered, size = np.sort(values), values.shape[-1]
+    found: F64 = (ordered[..., (size - 1) // 2] + ordered[..., size // 2]) / 2
+    return found

@@ -36,7 +36,7 @@ from perfdoc.analyzers.clocks.whole import Source, Whole, join
 from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches, Member
 from perfdoc.records import dataclass
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, among
 
 _ENDS_OF_A_GROUP = 2_000
 """Collectives of each group, spread over its time, that clocks are fitted to; more make no clock better."""
@@ -158,7 +158,7 @@ def align_clocks(
         # What is wrong may have spoilt the rest, so the rest is tried again; but not for ever.
         wrong = wrong if attempt < _ATTEMPTS - 2 else set(inside.group.tolist())
         contradicted |= wrong
-        ends = ends.take(~np.isin(ends.group, list(wrong)))
+        ends = ends.take(~among(ends.group, list(wrong)))
 
     shift = [o - middle for o in origin]
     whole, closeness = join(
@@ -171,7 +171,7 @@ def align_clocks(
         has_utc=has_utc,
         rank_of=rank_of,
         shift_ns=shift,
-        believed=~np.isin(matches.group, list(contradicted)),
+        believed=~among(matches.group, list(contradicted)),
     )
     clock = clock_of[ends.member]
     end = whole.read(clock, ends.end_ns)

@@ -18,7 +18,7 @@ from perfdoc.analyzers.clocks.ends import Ends, PairOfClocks
 from perfdoc.analyzers.clocks.solve import FEW_ENDS, PERCENT, TICK_NS, reach_ns
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.records import dataclass
-from perfdoc.traces.table import F64
+from perfdoc.traces.table import F64, at_percent, unique
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def ties_of(pairs: Sequence[PairOfClocks], begin_ns: I64, end_ns: I64) -> Ties:
     for p in kept:
         # That a few ends agree by chance shows in those of the group's other clocks, which do not.
         off = scatter[p.group] if len(p) < FEW_ENDS else reach_ns(p.difference_ns)
-        first, last = np.percentile(p.time_ns, PERCENT).tolist()
+        first, last = at_percent(p.time_ns, PERCENT).tolist()
         tilt = min(STEEPEST, 2 * max(off, TICK_NS) / max(last - first, 1.0))
         off += tilt * max(first - float(begin_ns[p.source]), float(end_ns[p.source]) - last, 0.0)
         rows += [(p.source, p.target, off), (p.target, p.source, off)]
@@ -106,7 +106,7 @@ class Closeness:
     def between(self, members: Sequence[int]) -> int | None:
         """The largest difference that may lie between two of some members, a tick at least; None where not
         all of them are compared."""
-        clocks = np.unique(self.clock_of[list(members)])
+        clocks = unique(self.clock_of[list(members)])
         if len(clocks) < 2:
             return TICK_NS
         cluster, apart = self.cluster[clocks], 0.0
@@ -162,7 +162,7 @@ def group_resolutions(
             continue
         mine = collectives[at]
         seen = float(spread[mine].max(initial=TICK_NS))
-        clusters = np.unique(closeness.cluster[closeness.clock_of[list(members)]])
+        clusters = unique(closeness.cluster[closeness.clock_of[list(members)]])
         if len(mine) < FEWEST_FOR_OFFSET or len(clusters) > 1:
             key = tuple(sorted(set(closeness.clock_of[list(members)].tolist())))
             if key not in between:
@@ -178,7 +178,7 @@ def group_resolutions(
 def _reach_over_time(spread_ns: F64, time_ns: I64) -> float:
     """How far apart clocks may be at any of these times, whose ends differ by so much (see ties_of)."""
     reach = reach_ns(spread_ns)
-    first, last = np.percentile(time_ns, PERCENT).tolist()
+    first, last = at_percent(time_ns, PERCENT).tolist()
     tilt = min(float(STEEPEST), 2 * max(reach, TICK_NS) / max(last - first, 1.0))
     beyond = max(first - float(time_ns.min()), float(time_ns.max()) - last)
     apart: float = reach + tilt * beyond

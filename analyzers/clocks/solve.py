@@ -10,7 +10,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.clocks.differences import FEWEST_FOR_OFFSET, components, solve
 from perfdoc.analyzers.clocks.ends import Ends, drift_edges, offset_edges, pairs_of_clocks
 from perfdoc.records import dataclass
-from perfdoc.traces.table import F64, Bool
+from perfdoc.traces.table import F64, Bool, at_percent, median
 
 _MOST_VIOLATIONS_FRAC = 0.05
 """Of a group's collectives that a member left before another came: more, and they are not one collective."""
@@ -40,7 +40,7 @@ def percentiles(values: F64) -> tuple[int | None, int | None]:
     """The two of PERCENT, rounded; None where there are no values."""
     if not len(values):
         return None, None
-    low, high = np.percentile(values, PERCENT)
+    low, high = at_percent(values, PERCENT)
     return round(float(low)), round(float(high))
 
 
@@ -54,7 +54,7 @@ def reach_ns(values: F64) -> float:
     """
     if not len(values):
         return 0.0
-    size = np.abs(np.percentile(values, PERCENT) if len(values) >= MANY_ENDS else values)
+    size = np.abs(at_percent(values, PERCENT) if len(values) >= MANY_ENDS else values)
     return float(size.max()) * max(LEAST_DOUBT, FEW_ENDS / len(values))
 
 
@@ -73,7 +73,7 @@ def violating(ends: Ends, start_ns: I64, end_ns: I64, strict: Bool) -> set[int]:
     of_group = dict(zip(present.tolist(), np.split(order, first[1:]), strict=True))
     # With few ends it is the clocks that are wrong.
     enough = {g: c for g, c in of_group.items() if len(c) >= FEWEST_FOR_OFFSET}
-    noise = min((float(np.median(off[c])) for c in enough.values()), default=0.0)
+    noise = min((float(median(off[c])) for c in enough.values()), default=0.0)
     slack = {g: _SLACK_NS + (0.0 if strict[g] else _SLACK_NOISES * noise) for g in enough}
     return {g for g, c in enough.items() if float(np.mean(early[c] > slack[g])) > _MOST_VIOLATIONS_FRAC}
 
@@ -174,7 +174,7 @@ def _worth_correcting(ends: Ends, clock: I64, cluster: I64, offset: F64, drift: 
     order = np.argsort(clock, kind="stable")
     present, first = np.unique(clock[order], return_index=True)
     for k, mine in zip(present.tolist(), np.split(order, first[1:]), strict=False):
-        before, after = (np.abs(np.percentile(d[mine], PERCENT)).max() for d in (raw, corrected))
+        before, after = (np.abs(at_percent(d[mine], PERCENT)).max() for d in (raw, corrected))
         if after < _WORTH_FRAC * before:
             worth[cluster[k]] = True
     return worth[cluster]

@@ -23,12 +23,12 @@ from perfdoc.profiling.distributed.collective_name import parse_collective
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
 from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind, Trace
-from perfdoc.traces.table import I8, I32, Bool
+from perfdoc.traces.table import I8, I32, Bool, unique
 from perfdoc.traces.validate import MAX_TIME_NS
 
 __all__ = ["CallGroup", "CallRows", "device_rows", "host_rows"]
 
-_TORCH_RANGE = re.compile(r"nccl:([A-Za-z_]{1,40})(?:\b|,)")
+_TORCH_RANGE = r"nccl:([A-Za-z_]{1,40})(?:\b|,)"
 """The range that PyTorch opens around a collective's launch, `nccl:all_to_all` with whatever follows."""
 
 _ENDS_BY_WAIT = frozenset({"send", "recv", "reduce_scatter", "coalesced", "gather", "scatter"})
@@ -110,7 +110,7 @@ def _operations(trace: Trace, comm: Communication) -> tuple[I64, tuple[str, ...]
     operation = np.array(of_kind, np.int64)[comm.kind] if of_kind else np.zeros(len(comm.kind), np.int64)
     if len(trace.payloads):
         spelled = trace.payloads.operation[np.maximum(comm.payload, 0)].astype(np.int64)
-        for i in np.unique(spelled[comm.payload >= 0]).tolist():
+        for i in unique(spelled[comm.payload >= 0]).tolist():
             word = operation_of(trace.strings[i])
             if word is not None:
                 operation[(comm.payload >= 0) & (spelled == i)] = code(word)
@@ -119,7 +119,7 @@ def _operations(trace: Trace, comm: Communication) -> tuple[I64, tuple[str, ...]
         named = {
             i: code(word)
             for i in trace.range_names_like(lambda name: name.startswith("nccl:"))
-            if (found := _TORCH_RANGE.match(trace.strings[i])) is not None
+            if (found := re.match(_TORCH_RANGE, trace.strings[i])) is not None
             and (word := operation_of(found[1])) is not None
         }
         table = np.full(len(trace.strings), -1, np.int64)
@@ -207,7 +207,7 @@ def host_rows(view: DeviceView) -> CallRows:
     )
 
 
-_NUMBER = re.compile(r"(\d{1,18})$")
+_NUMBER = r"(\d{1,18})$"
 """The number of a step at the end of its range's name."""
 
 
@@ -309,7 +309,7 @@ def _lanes(stream: I64) -> I32:
 def _steps(view: DeviceView, rows: CallRows) -> I64:
     """Number of the last step to open before each launch; -1 where steps have no numbers."""
     steps, ranges = view.window.step_list, view.step_ranges
-    found = [_NUMBER.search(s.name) for s in steps]
+    found = [re.search(_NUMBER, s.name) for s in steps]
     number = np.array([int(f[1]) for f in found if f is not None], np.int64)
     # Numbers that come again (those of an epoch) name no step.
     if not steps or len(number) < len(steps) or (np.diff(number) <= 0).any():

@@ -18,7 +18,7 @@ from perfdoc.analyzers.base.rows import said_by_names
 from perfdoc.analyzers.device.activity import Communication
 from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind, Trace
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, unique
 
 _FORWARD = "DistributedDataParallel.forward"
 _REDUCER = "reducer::"
@@ -46,7 +46,7 @@ def sent_by_ddp(trace: Trace, comm: Communication, group: I64, group_size: I64) 
     if trace.world_size is not None:
         reduces &= (group_size <= 0) | (group_size == trace.world_size)
     said = (group_size > 0) & (group_size == (trace.world_size or 0))
-    if len(np.unique(group[reduces])) > 1:
+    if len(unique(group[reduces])) > 1:
         reduces &= said
     same_group = asked & np.isin(group, group[reduces])
     return reduces | _inside(trace, comm, same_group & _is(comm, "broadcast"), _IN_FORWARD)

@@ -37,7 +37,7 @@ from perfdoc.analyzers.kernel_class.rules import DEDICATED_TRANSPORTS
 from perfdoc.traces import Trace
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, unique
 
 _ANY = ("dp", "tp", "cp", "ep", "pp", "other")
 USES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -272,7 +272,7 @@ def _by_description(trace: Trace, comm: Communication) -> I64:
     description = trace.payloads.group_description[np.maximum(comm.payload, 0)].astype(np.int64)
     description = np.where(comm.payload >= 0, description, 0)
     dimension_of = np.full(len(trace.strings), -1, np.int64)
-    for i in np.unique(description).tolist():
+    for i in unique(description).tolist():
         dimension = dimension_of_group(trace.strings[i])
         if dimension is not None:
             dimension_of[i] = DIMENSIONS.index(dimension)

@@ -18,7 +18,7 @@ from perfdoc.analyzers.device.activity import Activity, Communication
 from perfdoc.analyzers.device.launches import innermost_at_launch
 from perfdoc.analyzers.kernel_class.rules import operation_of
 from perfdoc.traces import RangeKind, Trace
-from perfdoc.traces.table import U64, Bool
+from perfdoc.traces.table import U64, Bool, among, unique
 
 NONE = -1
 GROUP_START, GROUP_END = "ncclGroupStart", "ncclGroupEnd"
@@ -74,7 +74,7 @@ def _add_groups(
     calls = np.flatnonzero(trace.payloads.range >= 0)
     call_range = trace.payloads.range[calls]
     open_rows = np.flatnonzero((payload < 0) & (comm.kernel >= 0))
-    for thread in np.unique(comm.launch_thread[comm.launch_thread >= 0]).tolist():
+    for thread in unique(comm.launch_thread[comm.launch_thread >= 0]).tolist():
         rows, launch_ns = _by_time(open_rows[comm.launch_thread[open_rows] == thread], comm.launch_start_ns)
         queue = np.flatnonzero(trace.ranges.thread[call_range] == thread)
         queue, call_ns = _by_time(queue, trace.ranges.start_ns[call_range])
@@ -83,13 +83,13 @@ def _add_groups(
             queued = calls[queue[slice(*np.searchsorted(call_ns, (start, end_start), "left"))]]
             if not len(launched) or not len(queued):
                 continue
-            ids = np.unique(trace.payloads.communicator[queued])
+            ids = unique(trace.payloads.communicator[queued])
             if len(ids) == 1:
                 communicator[launched] = ids[0]
                 sizes = trace.payloads.bytes[queued]
                 if len(launched) == 1 and (sizes >= 0).all():
                     size[launched] = min(exact_sum(sizes), np.iinfo(np.int64).max)
-                    alike[launched] = len(np.unique(trace.payloads.operation[queued])) == 1
+                    alike[launched] = len(unique(trace.payloads.operation[queued])) == 1
 
 
 def _by_time(rows: I64, time_ns: I64) -> tuple[I64, I64]:
@@ -148,7 +148,7 @@ _SENDS, _RECEIVES = 1, 2
 def _ways(trace: Trace) -> I64:
     """By string, whether an operation of this name sends or receives."""
     way = np.zeros(len(trace.strings), np.int64)
-    for i in np.unique(trace.payloads.operation).tolist():
+    for i in unique(trace.payloads.operation).tolist():
         word = operation_of(trace.strings[i])
         way[i] = _SENDS if word == "send" else _RECEIVES if word == "recv" else 0
     return way
@@ -160,10 +160,10 @@ def _peers(trace: Trace, comm: Communication, rows: I64) -> tuple[I64, I64, I64,
     least, most, count, sends, receives = (np.full(len(rows), fill, np.int64) for fill in (-1, -1, 0, 0, 0))
     way_of = _ways(trace)
     names = trace.range_names_like(lambda name: name in (GROUP_START, GROUP_END))
-    edges = np.flatnonzero(np.isin(trace.ranges.name, names))
+    edges = np.flatnonzero(among(trace.ranges.name, names))
     calls = np.flatnonzero((trace.payloads.range >= 0) & (trace.payloads.peer >= 0))
     call_range = trace.payloads.range[calls]
-    for thread in np.unique(comm.launch_thread[rows]).tolist():
+    for thread in unique(comm.launch_thread[rows]).tolist():
         groups = outermost_groups(trace, edges[trace.ranges.thread[edges] == thread])
         if thread < 0 or not groups:
             continue
@@ -178,8 +178,9 @@ def _peers(trace: Trace, comm: Communication, rows: I64) -> tuple[I64, I64, I64,
         lowest, highest = np.full(len(start), _NOBODY), np.full(len(start), -1)
         np.minimum.at(lowest, of_call, peer)
         np.maximum.at(highest, of_call, peer)
-        each = np.unique(np.stack([of_call, peer]), axis=1)
-        different = np.bincount(each[0], minlength=len(start))
+        first, peers = peer.min(initial=0), np.ptp(np.append(peer, 0)) + 1
+        each = unique(of_call * peers + peer - first)
+        different = np.bincount(each // peers, minlength=len(start))
 
         mine = np.flatnonzero(comm.launch_thread[rows] == thread)
         launch_ns = comm.launch_start_ns[rows[mine]]
@@ -195,9 +196,7 @@ def _peers(trace: Trace, comm: Communication, rows: I64) -> tuple[I64, I64, I64,
 
 NEIGHBOURS = 2
 """Of a rank in a pipeline or a ring: a group that speaks with more ranks is an exchange among all."""
-_SAID = re.compile(
-    r"(?i)(?<![a-z])all[ _-]?(?:to|2)[ _-]?all(?:[ _-]?v)?(?![a-z])|(?<![a-z])a2a(?![a-z])|alltoall"
-)
+_SAID = r"(?i)(?<![a-z])all[ _-]?(?:to|2)[ _-]?all(?:[ _-]?v)?(?![a-z])|(?<![a-z])a2a(?![a-z])|alltoall"
 
 
 def _name_exchanges(trace: Trace, comm: Communication) -> Communication:
@@ -210,14 +209,14 @@ def _name_exchanges(trace: Trace, comm: Communication) -> Communication:
     """
     kinds = list(comm.kinds)
     ambiguous = [i for i, k in enumerate(kinds) if k is not None and k.collective == "send_recv"]
-    rows = np.flatnonzero(np.isin(comm.kind, ambiguous))
+    rows = np.flatnonzero(among(comm.kind, ambiguous))
     if not len(rows):
         return comm
     is_exchange = _by_operation(trace, comm.payload) | _by_range(trace, comm)
     is_exchange[rows] |= most_peers(trace, comm, rows) > NEIGHBOURS
     rows = rows[is_exchange[rows]]
     kind = comm.kind.copy()
-    for i in np.unique(kind[rows]).tolist():
+    for i in unique(kind[rows]).tolist():
         known = kinds[i]
         assert known is not None  # a copy is no send/receive kernel
         kind[rows[comm.kind[rows] == i]] = len(kinds)
@@ -231,14 +230,14 @@ def _by_operation(trace: Trace, payload: I64) -> Bool:
     if not known.any():
         return known
     operation = trace.payloads.operation[np.maximum(payload, 0)]
-    names = [i for i in np.unique(operation[known]).tolist() if _SAID.search(trace.strings[i])]
-    return known & np.isin(operation, names)
+    names = [i for i in unique(operation[known]).tolist() if re.search(_SAID, trace.strings[i])]
+    return known & among(operation, names)
 
 
 def _by_range(trace: Trace, comm: Communication) -> Bool:
     """Inside a range that says so: PyTorch's `nccl:all_to_all`, `c10d::alltoall_base_`, or a user's."""
-    names = trace.range_names_like(lambda name: _may_say(name) and _SAID.search(name[:512]))
-    ranges = np.flatnonzero(np.isin(trace.ranges.name, names) & (trace.ranges.kind != RangeKind.MARK))
+    names = trace.range_names_like(lambda name: _may_say(name) and re.search(_SAID, name[:512]))
+    ranges = np.flatnonzero(among(trace.ranges.name, names) & (trace.ranges.kind != RangeKind.MARK))
     if not len(ranges):
         return np.zeros(len(comm.kind), bool)
     return innermost_at_launch(trace, ranges, comm) >= 0

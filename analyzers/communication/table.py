@@ -14,6 +14,7 @@ from perfdoc.analyzers.device.launches import group_sizes
 from perfdoc.results.ranks import Communication as CommunicationRow
 from perfdoc.results.ranks import MessageSizes
 from perfdoc.traces import Trace
+from perfdoc.traces.table import unique
 
 SMALL_BYTES = 1 << 20
 """Up to here a collective takes about as long as its latency: at 100 GB/s 1 MiB moves in 10 us, and over
@@ -122,7 +123,7 @@ def _groups(trace: Trace, comm: Communication, rows: I64) -> tuple[list[str], I6
         for column in (trace.payloads.group_name, trace.payloads.group_description):
             add(np.where(payload >= 0, column[at], 0), trace.strings.__getitem__)
     add(np.where(index == 0, comm.communicator[rows], np.uint64(0)), "0x{:016x}".format)
-    used = np.unique(index)
+    used = unique(index)
     if len(used) <= MAX_GROUPS:
         return names, index
     # The groups with most communication keep their names.
@@ -178,6 +179,6 @@ def bus_bandwidth_gbps(collective: str, size_bytes: I64, group_size: I64, durati
         return None
     moved = sum(
         factor(float(ranks)) * exact_sum(size_bytes[group_size == ranks])
-        for ranks in np.unique(group_size).tolist()
+        for ranks in unique(group_size).tolist()
     )
     return moved / total_ns

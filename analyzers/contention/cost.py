@@ -21,7 +21,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import element_type_of, family_of
 from perfdoc.records import dataclass
 from perfdoc.results.contention import ContentionCost, DeviceContendedKernel, DeviceContention
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, unique
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ def _obstacle(view: DeviceView, samples: Samples, stalls: Stalls | None, slow: S
     """Why no margin can be known to help; empty where one can."""
     strings = view.trace.strings
     slow_names = [samples.signatures[i].name for i in slow]
-    stalled_names = [] if stalls is None else np.unique(stalls.name[stalls.is_norm]).tolist()
+    stalled_names = [] if stalls is None else unique(stalls.name[stalls.is_norm]).tolist()
     if not slow_names and not stalled_names:
         return "no norm is proven to be slowed or delayed by communication"
     if any(family_of(strings[name]) == _WITH_MARGIN for name in slow_names):

@@ -22,7 +22,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.records import dataclass
 from perfdoc.traces import SyncKind
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, unique
 
 _EVENT_WAIT = re.compile(r"StreamWaitEvent")
 _OTHER_WAIT = re.compile(
@@ -43,7 +43,7 @@ def _may_wait(view: DeviceView, stream: I64, after_ns: I64, before_ns: I64) -> B
     rows = np.flatnonzero((syncs.process == view.device.process) & (syncs.kind == SyncKind.STREAM_WAIT_EVENT))
     called = start_of(view.trace, view.launches.syncs[rows])
     called = np.where(called >= 0, called, syncs.start_ns[rows])
-    for s in np.unique(stream).tolist():
+    for s in unique(stream).tolist():
         of_stream = stream == s
         times = np.sort(called[syncs.stream[rows] == s])
         waits[of_stream] |= _between(times, after_ns[of_stream], before_ns[of_stream])
@@ -161,7 +161,7 @@ def _start_as_communication_ends(view: DeviceView) -> I64:
     if (starts[1:] < starts[:-1]).any():
         order = np.argsort(starts, kind="stable")
         rows, starts = rows[order], starts[order]
-    ends = np.unique(kernels.end_ns[activity.kernel_rows[activity.kernel_is_comm]])
+    ends = unique(kernels.end_ns[activity.kernel_rows[activity.kernel_is_comm]])
     ends = ends[(ends >= window.start_ns) & (ends < window.end_ns)]
     near = union(ends - START_BEFORE_END_MAX_NS, ends + START_AFTER_END_MAX_NS + 1)
     first = np.searchsorted(starts, near.start_ns, "left")
@@ -178,7 +178,7 @@ def _before_on_stream(view: DeviceView, rows: I64) -> tuple[I64, I64]:
     stream, start = view.trace.kernels.stream[rows], view.trace.kernels.start_ns[rows]
     end = np.full(len(rows), -1, np.int64)
     launch = np.full(len(rows), -1, np.int64)
-    for s in np.unique(stream).tolist():
+    for s in unique(stream).tolist():
         mine = np.flatnonzero(stream == s)
         lane = np.flatnonzero(activity.stream == s)
         at = np.searchsorted(activity.start_ns[lane], start[mine], "left") - 1
@@ -213,7 +213,7 @@ def _runs_beside(view: DeviceView, stream: I64) -> Bool:
     rows, comm_rows = activity.kernel_rows, activity.kernel_rows[activity.kernel_is_comm]
     comm_stream = kernels.stream[comm_rows]
     found = np.zeros(len(stream), bool)
-    for s in np.unique(stream).tolist():
+    for s in unique(stream).tolist():
         others = activity.kernel_comm
         if (comm_stream == s).any():
             foreign = comm_rows[comm_stream != s]

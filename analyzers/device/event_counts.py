@@ -26,7 +26,7 @@ from perfdoc.results.quality import NO_EVENTS, EventCounts
 from perfdoc.traces import Capability, Copies, GraphLaunches, Kernels, Note, Trace
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.model import Operators
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, among, unique
 
 MIN_COUNTED = 20
 """Of fewer calls or kernels no share is taken."""
@@ -96,7 +96,7 @@ def _counts(
     trace: Trace, launches: Launches, process: int, launch_calls: Bool, copy_calls: Bool, record_calls: Bool
 ) -> tuple[EventCounts, Launched]:
     api = trace.api_calls
-    own = np.isin(api.thread, trace.threads_of(process)) & (api.correlation >= 0)
+    own = among(api.thread, trace.threads_of(process)) & (api.correlation >= 0)
     launching = np.flatnonzero(own & launch_calls)
     if not len(launching):
         return NO_EVENTS, NO_LAUNCHED
@@ -106,7 +106,7 @@ def _counts(
         (trace.copies, launches.copies),
         (trace.graph_launches, launches.graph_launches),
     )
-    mine = [np.isin(table.device, devices) & (table.correlation >= 0) for table, _ in work]
+    mine = [among(table.device, devices) & (table.correlation >= 0) for table, _ in work]
     of_work = [kept(m, t.start_ns, t.correlation, row) for (t, row), m in zip(work, mine, strict=True)]
     start, ids, call = (np.concatenate(parts) for parts in zip(*of_work, strict=True))
     if not len(start):
@@ -117,12 +117,12 @@ def _counts(
     del started, called
     last_ns, first_ns = int(start.max()), int(api.start_ns[launching].min())
     recording = _recording(trace, own, record_calls)
-    untimed = trace.untimed.correlation[np.isin(trace.untimed.device, devices)]
+    untimed = trace.untimed.correlation[among(trace.untimed.device, devices)]
 
     def calls_without_work(rows: I64, unlinked: int) -> tuple[int, int, Launched]:
         """Calls that count, and those of them whose work is not there; and all of them. unlinked: rows of
         such work whose call is not known, as ROCm's communication kernels may be: they are there."""
-        rows, matched = _outermost(trace, rows, np.isin(api.correlation[rows], ids))
+        rows, matched = _outermost(trace, rows, among(api.correlation[rows], ids))
         begin, number = api.start_ns[rows], api.correlation[rows]
         real = recording.covered_within(begin, begin + 1) == 0
         counts = (begin + queued_ns < last_ns) & real
@@ -131,13 +131,13 @@ def _counts(
         of_all = Launched(
             begin_ns=begin[real][order],
             without_work=~matched[real][order],
-            untimed=(~matched & np.isin(number, untimed))[real][order],
+            untimed=(~matched & among(number, untimed))[real][order],
         )
         known = NO_LAUNCHED if unlinked or not matched.any() else of_all
         return int(counts.sum()), max(int((counts & ~matched).sum()) - unlinked, 0), known
 
     unlinked_kernels, unlinked_copies = (
-        int((np.isin(t.device, devices) & (t.correlation < 0)).sum()) for t in (trace.kernels, trace.copies)
+        int((among(t.device, devices) & (t.correlation < 0)).sum()) for t in (trace.kernels, trace.copies)
     )
     kernel = mine[0]
     number = trace.kernels.correlation[kernel]
@@ -178,11 +178,11 @@ def _operators_without_launch(trace: Trace, process: int, launching: I64) -> tup
         rows = np.flatnonzero(
             said_by_names(trace.strings, table.name, lambda n: _LAUNCHING.match(n) is not None, False)
         )
-        rows = rows[np.isin(table.thread[rows], np.unique(api.thread[launching]))]
+        rows = rows[among(table.thread[rows], unique(api.thread[launching]))]
         if not len(rows):
             continue
         launched = np.zeros(len(rows), bool)
-        for thread in np.unique(table.thread[rows]).tolist():
+        for thread in unique(table.thread[rows]).tolist():
             of = np.flatnonzero(table.thread[rows] == thread)
             begin = np.sort(api.start_ns[launching[api.thread[launching] == thread]])
             first, last = (

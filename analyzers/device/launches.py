@@ -12,7 +12,7 @@ from perfdoc.records import dataclass
 from perfdoc.traces import Trace
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.model import UNKNOWN
-from perfdoc.traces.table import I32, U64, Bool
+from perfdoc.traces.table import I32, U64, Bool, unique
 
 if TYPE_CHECKING:  # activity asks for enclosing ranges itself
     from perfdoc.analyzers.device.activity import Communication
@@ -48,7 +48,7 @@ def innermost(start_ns: I64, end_ns: I64, range_thread: I64, time_ns: I64, threa
     cross, the one that started last and is still open wins.
     """
     found = np.full(len(time_ns), NONE, np.int64)
-    for t in np.unique(thread).tolist():
+    for t in unique(thread).tolist():
         asked = np.flatnonzero(thread == t)
         rows = np.flatnonzero(range_thread == t)
         if not len(rows):

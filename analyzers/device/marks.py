@@ -41,7 +41,7 @@ def marked(trace: Trace, rows: I64) -> Marks:
     )
 
 
-_NUMBERED = re.compile(r"(.*?)(\d{1,15})")
+_NUMBERED = r"(.*?)(\d{1,15})"
 _LIKE_OTHERS = 2.0
 """Times longer or shorter than the others, a gap may hold the step whose number is missing."""
 
@@ -53,7 +53,7 @@ def with_lost(marks: Marks) -> tuple[Marks, int]:
     steps: list[tuple[str, int, int]] = []
     number: re.Match[str] | None = None
     for name, start, end in zip(marks.names, marks.start_ns.tolist(), marks.end_ns.tolist(), strict=True):
-        before, number = number, _NUMBERED.fullmatch(name)
+        before, number = number, re.fullmatch(_NUMBERED, name)
         if before and number and before[1] == number[1] and int(number[2]) - int(before[2]) == 2:
             since = steps[-1][2]
             if usual_ns / _LIKE_OTHERS <= start - since <= usual_ns * _LIKE_OTHERS:
@@ -75,7 +75,7 @@ def recorded_in_a_row(trace: Trace, marks: Marks) -> tuple[Marks, str]:
     calls = np.sort(trace.api_calls.start_ns) if len(far) else trace.api_calls.start_ns
     cuts = [0]
     for i in far.tolist():
-        before, number = (_NUMBERED.fullmatch(marks.names[at]) for at in (i, i + 1))
+        before, number = (re.fullmatch(_NUMBERED, marks.names[at]) for at in (i, i + 1))
         begin, end = int(marks.end_ns[i]), int(marks.start_ns[i + 1])
         inside = calls[np.searchsorted(calls, begin) : np.searchsorted(calls, end)]
         silent = np.diff(np.concatenate(([begin], inside, [end]))).max() > gap[i] / 2

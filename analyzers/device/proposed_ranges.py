@@ -16,6 +16,7 @@ from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.records import dataclass
 from perfdoc.results.capture_parts import RangeProposal
 from perfdoc.traces import RangeKind, Trace
+from perfdoc.traces.table import unique
 
 _ARGUMENTS = re.compile(r",? (seq|op_id|sizes|input_op_ids) = .*", re.DOTALL)
 """What PyTorch's emit_nvtx adds to the name of an operator: numbers, and with shapes whole lists."""
@@ -53,7 +54,7 @@ def range_groups(trace: Trace, *, each: bool = False) -> list[RangeGroup]:
     members: dict[str, list[int]] = {}
     used = trace.range_names
     alike = trace.alike[used]
-    group = {i: group_of(trace.strings[i]) for i in np.unique(alike).tolist()}
+    group = {i: group_of(trace.strings[i]) for i in unique(alike).tolist()}
     for i, like in zip(used.tolist(), alike.tolist(), strict=True):
         members.setdefault(trace.strings[i] if each else group[like], []).append(i)
     groups = [

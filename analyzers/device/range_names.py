@@ -14,6 +14,7 @@ from perfdoc.profiling import vocabulary
 from perfdoc.profiling.marks import parse_group_marks
 from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind, Trace
+from perfdoc.traces.table import unique
 
 STEP_PATTERNS: tuple[tuple[str, str], ...] = (
     ("perfdoc", rf"^{re.escape(vocabulary.STEP)}( \d+)?$"),
@@ -137,7 +138,7 @@ def find_known_ranges(trace: Trace, data_pattern: re.Pattern[str] | None = None)
     own = trace.range_names_like(lambda name: name.startswith(vocabulary.COLLECTIVE_PHASES))
     named: list[list[int]] = [[] for _ in _FORMS]
     table = np.full(len(trace.strings), -1, np.int64)
-    for i in np.unique(alike).tolist():
+    for i in unique(alike).tolist():
         forms, table[i] = _known(trace.strings[i])
         for form in forms:
             named[form].append(i)

@@ -32,6 +32,7 @@ from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import Window
 from perfdoc.traces import CopyKind, RangeKind, Trace
+from perfdoc.traces.table import unique
 
 WaitKind: TypeAlias = Literal["gil", "lock", "io", "write", "sleep", "other"]
 
@@ -123,7 +124,7 @@ def _frames(trace: Trace, thread: int) -> Iterator[tuple[str, WaitKind, Interval
     """A thread's Python calls that wait, by name."""
     frames = trace.python_calls
     rows = np.flatnonzero(frames.thread == thread)
-    for i in np.unique(frames.name[rows]).tolist():
+    for i in unique(frames.name[rows]).tolist():
         name = trace.strings[i]
         kind = next((kind for kind, form in _FRAMES if form.search(name[-160:])), None)
         if kind is not None:
@@ -303,7 +304,7 @@ def _by_evidence(
 ) -> tuple[Intervals, Intervals]:
     """Waits in pauses of threads that wait, and pauses of threads of which nothing is known."""
     waits, unknown = EMPTY, np.zeros(len(pauses), bool)
-    for of in np.unique(thread).tolist():
+    for of in unique(thread).tolist():
         times = thread_times(trace, known, of)
         mine = np.flatnonzero(thread == of)
         start, end = pauses.start_ns[mine], pauses.end_ns[mine]

@@ -27,7 +27,7 @@ from perfdoc.records import dataclass
 from perfdoc.results.figures import brief, per_cent, plural
 from perfdoc.results.ranks import ASKED_FOR, NO_STEPS, Step, Window
 from perfdoc.traces import RangeKind, Trace
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, unique
 
 NO_LAUNCHES = "no activity could be matched to a launch inside the step ranges"
 """Why steps that are marked cannot be used."""
@@ -189,7 +189,7 @@ def _step_ranges(
     candidates = known.steps
     if pattern is not None:
         candidates = [("--step-range", ranges_matching(trace, pattern.search))]
-    launching = np.unique(activity.launch_thread)
+    launching = unique(activity.launch_thread)
     for source, rows in candidates:
         rows = of_process(trace, rows, trace.devices[activity.device].process)
         rows = rows[trace.ranges.kind[rows] != RangeKind.MARK]

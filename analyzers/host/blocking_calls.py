@@ -24,6 +24,7 @@ from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.results.host import AllocCalls, CallGroup, SyncCalls
 from perfdoc.results.quality import MEASURED
 from perfdoc.traces import Operators, RangeKind, Ranges, Trace
+from perfdoc.traces.table import unique
 
 MAX_GROUPS = 20
 _NOT_THERE = "no function of the program was open at these calls"
@@ -68,7 +69,7 @@ def group_calls(
     for g in order[:MAX_GROUPS].tolist():
         members = np.flatnonzero(code == g)
         call, range_name, operator, call_site = (
-            _common({known[i] for i in np.unique(column[members]).tolist()}, spell)
+            _common({known[i] for i in unique(column[members]).tolist()}, spell)
             for column, known, spell in zip(names, texts, _SPELLINGS, strict=True)
         )
         groups.append(
@@ -125,7 +126,7 @@ def _open_at(table: Ranges | Operators, rows: I64, time_ns: I64, thread: I64) ->
     kept = [np.empty(0, np.int64)]
     rows = rows[np.argsort(table.thread[rows], kind="stable")]
     of_thread = table.thread[rows]
-    for t in np.unique(thread).tolist():
+    for t in unique(thread).tolist():
         first, last = np.searchsorted(of_thread, (t, t + 1))
         mine = rows[first:last]
         asked = np.sort(time_ns[thread == t])
@@ -193,7 +194,7 @@ def _wait_at_start(idle: HostIdle, calls: HostCalls, rows: I64) -> I64:
     for of_gap in (idle.thread, idle.before_thread):
         order = np.argsort(of_gap, kind="stable")
         ordered = of_gap[order]
-        for t in np.unique(thread).tolist():
+        for t in unique(thread).tolist():
             first, last = np.searchsorted(thread, (t, t + 1))
             a, b = np.searchsorted(ordered, (t, t + 1))
             gaps = order[a:b]

@@ -22,6 +22,7 @@ from perfdoc.records import dataclass
 from perfdoc.results.host import CallIdle, HostSplit, ThreadWait
 from perfdoc.results.quality import MEASURED
 from perfdoc.traces.model import CopyKind
+from perfdoc.traces.table import among
 
 MAX_WAITS = 12
 LAUNCHING_MAX_NS = 10_000_000
@@ -117,7 +118,7 @@ def _before_copies(view: DeviceView, idle: HostIdle) -> Intervals:
     copies = view.trace.copies
     large = (copies.bytes < 0) | (copies.bytes >= MIN_COPY_BYTES)
     rows = (copies.device == view.activity.device) & (copies.kind == CopyKind.HOST_TO_DEVICE) & large
-    ended = np.isin(idle.gap_end_ns, copies.start_ns[rows])[idle.piece_gap]
+    ended = among(idle.gap_end_ns, copies.start_ns[rows])[idle.piece_gap]
     return union(idle.piece_start_ns[ended], idle.piece_end_ns[ended])
 
 

@@ -45,9 +45,9 @@ def format_of(name: str) -> str | None:
     return next((shown for shown, pattern in _FORMATS if pattern.search(name[:MAX_TEXT])), None)
 
 
-_FP32_ATTENTION = re.compile(r"(?i)(?:fmha|attention|sdpa)\w{0,64}_f32(?![a-z0-9])")
+_FP32_ATTENTION = r"(?i)(?:fmha|attention|sdpa)\w{0,64}_f32(?![a-z0-9])"
 """PyTorch's memory-efficient attention in FP32: fmha_cutlassF_f32_aligned_64x64_rf_sm80."""
-_FP32_CONVOLUTION = re.compile(
+_FP32_CONVOLUTION = (
     r"(?i)scudnn|(?:dgrad|wgrad|fprop|convolve)\w{0,64}(?:engine|sgemm|kernel)\w{0,64}(?:<|IL?)f|convolve_sgemm"
     r"|(?<![a-z])f32f32_f32|tf32f32|s1688(?:dgrad|wgrad|fprop)\w{0,32}tf32|winograd\w{0,64}<float"
     r"|(?:gtcx\d?|conv)\w{0,64}_fp32(?![a-z0-9])"
@@ -74,9 +74,9 @@ def is_fp32(name: str, kernel_class: KernelClass) -> bool:
     True
     """
     if kernel_class is KernelClass.CONVOLUTION:
-        return _FP32_CONVOLUTION.search(name[:MAX_TEXT]) is not None
+        return re.search(_FP32_CONVOLUTION, name[:MAX_TEXT]) is not None
     if kernel_class is KernelClass.ATTENTION:
-        return _FP32_ATTENTION.search(name[:MAX_TEXT]) is not None
+        return re.search(_FP32_ATTENTION, name[:MAX_TEXT]) is not None
     return kernel_class is KernelClass.GEMM and format_of(name) == "fp32"
 
 

@@ -21,7 +21,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT, is_masked_softmax
 from perfdoc.records import dataclass
 from perfdoc.results.kernels import NO_UNFUSED_ATTENTION, UnfusedAttention, UnfusedPattern
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, among, unique
 
 MIN_COUNT = 2
 """A sequence that occurs once is no pattern, and one softmax between two products no attention yet."""
@@ -261,18 +261,18 @@ def find_unfused_attention(
     spans = [*forward, *(gradients if told else [])]
     inside = _positions([m.span(1) for m in spans])
     whole = _positions([m.span() for m in spans])
-    products = np.setdiff1d(whole, inside)
+    products = whole[~among(whole, inside)]
     products = products[np.array([text[i] == _PRODUCT for i in products.tolist()], bool)]
     return UnfusedAttention(
         forwards=len(forward),
         backwards=len(gradients) if told else None,
-        between_ns=exact_sum(duration_ns[order[np.setdiff1d(whole, products)]]),
+        between_ns=exact_sum(duration_ns[order[whole[~among(whole, products)]]]),
         products_ns=exact_sum(duration_ns[order[products]]),
     )
 
 
 def _positions(spans: Sequence[tuple[int, int]]) -> I64:
-    return np.unique(np.concatenate([np.arange(a, b) for a, b in spans]))
+    return unique(np.concatenate([np.arange(a, b) for a, b in spans]))
 
 
 def _with_classes(view: DeviceView, rows: I64, order: I64, letters: str, classes: I64) -> str:

@@ -12,7 +12,7 @@ from perfdoc.analyzers.kernels.nesting import Nesting, nest
 from perfdoc.analyzers.kernels.part_names import MAX_TEXT, NOTHING, PARTS, Meaning, Phase, meaning_of
 from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind, Trace
-from perfdoc.traces.table import I8, Bool
+from perfdoc.traces.table import I8, Bool, unique
 
 NO_PART = -1
 NO_SEQUENCE = -1
@@ -96,7 +96,7 @@ def find_lanes(view: DeviceView) -> dict[int, Lane]:
     """The lane of every thread of the device's process, where spans mean something."""
     name, thread, start, end = _spans(view)
     names = np.flatnonzero(np.bincount(name, minlength=len(view.trace.strings)))
-    alike = np.unique(view.trace.alike[names])
+    alike = unique(view.trace.alike[names])
     meanings, meaning_of_name = _meanings(view.trace.strings, alike)
     meaning = meaning_of_name[view.trace.alike[name]]
     sequence = _sequences(view.trace, names)[name]
@@ -163,7 +163,7 @@ def _sequences(trace: Trace, names: I64) -> I64:
     """By string the sequence number that emit_nvtx wrote into it; NO_SEQUENCE."""
     strings, alike = trace.strings, trace.alike[names]
     found = np.full(len(strings), NO_SEQUENCE, np.int64)
-    numbered = [i for i in np.unique(alike).tolist() if _SEQUENCE in strings[i][:MAX_TEXT]]
+    numbered = [i for i in unique(alike).tolist() if _SEQUENCE in strings[i][:MAX_TEXT]]
     for i in names[np.isin(alike, numbered)].tolist():
         text = strings[i]
         at = text.find(_SEQUENCE, 0, MAX_TEXT)
@@ -222,7 +222,7 @@ def _lane(
         ),
         in_backward=pass_,
         layer_forward=frozenset(
-            meanings[m].in_layer for m in np.unique(meaning[phase == Phase.FORWARD]).tolist()
+            meanings[m].in_layer for m in unique(meaning[phase == Phase.FORWARD]).tolist()
         )
         - {""},
     )

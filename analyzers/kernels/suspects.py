@@ -22,6 +22,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import qualified_name
 from perfdoc.records import dataclass
 from perfdoc.results.kernels import SuspectedCommunication, SuspectedKernel
+from perfdoc.traces.table import unique
 
 OWN_STREAM_FRAC = 0.10
 """Of a stream's kernel time: with more known compute on it, it is no stream of communication. Casts before a
@@ -41,7 +42,7 @@ MIN_SHARE = 0.05
 MAX_NAMES = 16
 """Kernels that are named, those of most time."""
 
-_MOVES = re.compile(
+_MOVES = (
     r"(?i)dispatch|combine|notify|(?<![a-z])(?:send|recv|comm|put|get|signal|exchange|broadcast)(?![a-z])"
     r"|p2p|rdma|ibgda|nvlink|peer|(?:intra|inter)_?node|barrier|a2a|all_?(?:to|gather|reduce)|collective"
 )
@@ -69,7 +70,7 @@ def suspected_communication(view: DeviceView) -> SuspectedCommunication:
     found = _candidates(view)
     kernels: list[SuspectedKernel] = []
     chosen: list[I64] = []
-    for stream in np.unique(found.stream).tolist():
+    for stream in unique(found.stream).tolist():
         named = _by_name(view, found, np.flatnonzero(found.stream == stream), stream)
         time = sum(k.total_ns for k, _ in named)
         if stream not in found.own:
@@ -102,7 +103,7 @@ def _candidates(view: DeviceView) -> _Launches:
     duration = k.end_ns[rows] - k.start_ns[rows]
     own = frozenset(
         s
-        for s in np.unique(stream[unknown]).tolist()
+        for s in unique(stream[unknown]).tolist()
         if (computes & (stream != s)).any()
         and _known_frac(stream == s, computes, duration) <= OWN_STREAM_FRAC
     )
@@ -132,7 +133,7 @@ def _by_name(view: DeviceView, found: _Launches, mine: I64, stream: int) -> list
     a, b = view.window.start_ns, view.window.end_ns
     strings = view.trace.strings
     kernels = []
-    for name in np.unique(found.name[mine]).tolist():
+    for name in unique(found.name[mine]).tolist():
         at = mine[found.name[mine] == name]
         clipped = np.minimum(found.end_ns[at], b) - np.maximum(found.start_ns[at], a)
         text = strings[name] if name >= 0 else ""
@@ -163,7 +164,7 @@ def _spread(found: _Launches, at: I64) -> float | None:
 
 
 def _tells(kernel: SuspectedKernel) -> bool:
-    return (kernel.spread or 0.0) >= SPREAD or _MOVES.search(kernel.short_name) is not None
+    return (kernel.spread or 0.0) >= SPREAD or re.search(_MOVES, kernel.short_name) is not None
 
 
 def _tells_on_compute(kernel: SuspectedKernel) -> bool:

@@ -22,6 +22,7 @@ from perfdoc.records import dataclass
 from perfdoc.results.degrees import STRENGTHS, Strength
 from perfdoc.results.figures import plural
 from perfdoc.results.names import shorten
+from perfdoc.traces.table import unique
 
 _PATTERNS = {
     "tp": "every layer's forward and backward",
@@ -75,7 +76,7 @@ def group_uses(view: DeviceView, calls: CollectiveCalls) -> tuple[GroupUse, ...]
     found = []
     for example, begin, end in list(zip(first.tolist(), [0, *ends], ends, strict=False))[:_MOST_USES]:
         rows = order[begin:end]
-        sizes = np.unique(size[rows])
+        sizes = unique(size[rows])
         by_stream = CallGroup(size=int(sizes[0]) if len(sizes) == 1 and sizes[0] > 0 else None)
         at = int(calls.group[example])
         often = Counter(calls.operation[rows].tolist()).most_common(1)[0][0]

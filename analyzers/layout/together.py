@@ -8,6 +8,7 @@ import numpy as np
 
 from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches
+from perfdoc.traces.table import median
 
 _LEAST = 8
 """Collectives from which on ends that coincide are no chance."""
@@ -35,7 +36,7 @@ def ranks_together(matches: Matches, calls: Sequence[CollectiveCalls]) -> int | 
         mine = member == i
         start[mine], end[mine] = of_rank.start_ns[row[mine]], of_rank.end_ns[row[mine]]
     apart = end - end[:, :1]
-    spread = np.ptp(apart - np.median(apart, axis=0), axis=1)
-    of_starts = np.ptp(start - start[:, :1] - np.median(apart, axis=0), axis=1)
-    close = float(np.median(spread))
-    return ranks if close <= min(_CLOSE_NS, float(np.median(of_starts)) / _CLOSER_THAN_STARTS) else None
+    spread = np.ptp(apart - median(apart.T), axis=1)
+    of_starts = np.ptp(start - start[:, :1] - median(apart.T), axis=1)
+    close = float(median(spread))
+    return ranks if close <= min(_CLOSE_NS, float(median(of_starts)) / _CLOSER_THAN_STARTS) else None

@@ -14,7 +14,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.clocks.differences import STEEPEST, UTC_ERROR_NS
 from perfdoc.records import dataclass
-from perfdoc.traces.table import F64, U64, Bool
+from perfdoc.traces.table import F64, U64, Bool, at_percent, median
 
 _CANDIDATES = 512
 """Shifts that are looked at, nearest to the expected one first."""
@@ -142,15 +142,15 @@ def _ends_at(reference: CallList, other: CallList, shifts: I64) -> tuple[F64, F6
     gap = (other.end_ns[at] - end).astype(np.float64)
     time = (end - end[:, :1]).astype(np.float64)
     third = _SAMPLES // 3
-    rise = np.median(gap[:, -third:], axis=1) - np.median(gap[:, :third], axis=1)
-    run = np.median(time[:, -third:], axis=1) - np.median(time[:, :third], axis=1)
+    rise = median(gap[:, -third:]) - median(gap[:, :third])
+    run = median(time[:, -third:]) - median(time[:, :third])
     slope = np.clip(rise / np.maximum(run, 1.0), -STEEPEST, STEEPEST)
     level = gap - slope[:, None] * time
-    off = np.abs(level - np.median(level, axis=1)[:, None])
+    off = np.abs(level - median(level)[:, None])
     # Not the median: of two steps it would see the larger one only.
-    scatter = np.percentile(off, _SCATTER_PERCENT, axis=1)
+    scatter = at_percent(off, _SCATTER_PERCENT)
     scatter[length < _FEWEST_TO_JUDGE] = np.inf
-    return scatter, np.abs(np.median(gap, axis=1))
+    return scatter, np.abs(median(gap))
 
 
 def _clearly_smallest(values: F64) -> int | None:

@@ -17,7 +17,7 @@ from perfdoc.profiling import vocabulary
 from perfdoc.profiling.vocabulary import parse_compute
 from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, unique
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,10 +173,10 @@ class Passes:
 def numbered_micro_batches(passes: Passes) -> int | None:
     """Micro-batches of a step by the numbers in ranges; None where they have none, or steps disagree."""
     step, number = passes.step[passes.is_forward], passes.micro_batch[passes.is_forward]
-    if not len(step) or (number < 0).any() or len(np.unique(step)) < len(np.unique(passes.step)):
+    if not len(step) or (number < 0).any() or len(unique(step)) < len(unique(passes.step)):
         return None
     each = np.unique(np.stack((step, number)), axis=1)[0]
-    found = np.unique(np.unique(each, return_counts=True)[1]).tolist()
+    found = unique(np.unique(each, return_counts=True)[1]).tolist()
     return found[0] if len(found) == 1 else None
 
 
@@ -184,7 +184,7 @@ def leading_forwards(passes: Passes) -> int | None:
     """Forward passes of a step before its first backward pass; None where there are no steps, one has no
     backward pass, or they disagree."""
     found = set()
-    for s in np.unique(passes.step).tolist():
+    for s in unique(passes.step).tolist():
         order = passes.is_forward[passes.step == s]
         found.add(-1 if order.all() else int(np.argmin(order)))
     return found.pop() if len(found) == 1 and found != {-1} else None

@@ -11,7 +11,7 @@ from perfdoc.analyzers.clocks.alignment import ClockAlignment
 from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.records import dataclass
-from perfdoc.traces.table import F64, Bool
+from perfdoc.traces.table import F64, Bool, among
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def arrivals(matches: Matches, ranks: Sequence[CollectiveCalls], clocks: ClockAl
         step[mine] = calls.step[rows]
     of_row, tied = component[matches.member], cluster[matches.member]
     transfer = _least(own, matches)
-    believed = ~np.isin(matches.group, list(clocks.contradicted))
+    believed = ~among(matches.group, list(clocks.contradicted))
     ordered = matches.is_synchronising & matches.is_complete
     has_durations = _all(exact, matches) & matches.is_complete
     by_ends = ordered & has_durations & (_least(tied, matches) != _most(tied, matches))

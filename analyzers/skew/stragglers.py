@@ -16,6 +16,7 @@ from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness
 from perfdoc.analyzers.skew.causes import Explained, RankTime, explain
 from perfdoc.records import dataclass
 from perfdoc.results.waits import LateRank, Straggler, StragglersState, waits_by_schedule
+from perfdoc.traces.table import unique
 
 FEWEST = 5
 """Collectives in which arrivals can be resolved apart; of fewer nothing recurrent is said."""
@@ -176,7 +177,7 @@ def _straggler(
 
 
 def _explained(matches: Matches, late: Lateness, spent: Sequence[RankTime], habit: _Habit) -> Explained:
-    groups = np.unique(matches.group[late.collective[late.of[habit.rows]]]).tolist()
+    groups = unique(matches.group[late.collective[late.of[habit.rows]]]).tolist()
     others = {member for group in groups for member in matches.groups[group].members}
     return explain(spent, habit.member, others, DIMENSIONS[habit.dimension])
 

@@ -22,6 +22,7 @@ from perfdoc.analyzers.skew.causes import RankTime
 from perfdoc.analyzers.skew.stragglers import Latest, find_stragglers
 from perfdoc.results.figures import duration
 from perfdoc.results.waits import RankClock, RankWait, Residual, SkewAnalysis, Spread
+from perfdoc.traces.table import unique
 
 LARGEST_SPREADS = 20
 
@@ -69,7 +70,7 @@ def _why_not(matches: Matches, clocks: ClockAlignment) -> tuple[str, str]:
     """Reason and remedy where nothing is measured."""
     if matches.state != "measured":
         return matches.reason, matches.remedy
-    if set(np.unique(matches.group).tolist()) <= clocks.contradicted:
+    if set(unique(matches.group).tolist()) <= clocks.contradicted:
         reason = "ranks leave collectives before others join, so the matched calls are not of one group"
         return reason, REMEDY
     return "no matched collective lies inside the windows of its ranks", "Choose a window that they share."
@@ -176,7 +177,7 @@ def _find_limits(
 
 def _missing_ranks(matches: Matches) -> list[str]:
     """A group's ranks that are not here may be the ones that all others wait for."""
-    called = set(np.unique(matches.group).tolist())
+    called = set(unique(matches.group).tolist())
     lacking = [g for i, g in enumerate(matches.groups) if i in called and g.missing]
     if not lacking:
         return []

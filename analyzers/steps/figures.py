@@ -19,6 +19,7 @@ from perfdoc.analyzers.steps.log import LoggedSteps
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import LEAVES
 from perfdoc.results.step_times import Distribution, LeafGrowth, OutlierStep
+from perfdoc.traces.table import at_percent
 
 MAD_TO_SIGMA = 1.4826
 """The median absolute deviation of a normal distribution times this is its standard deviation."""
@@ -38,7 +39,7 @@ def distribution(times_ns: I64) -> Distribution | None:
     """The distribution of step times; None where there is none."""
     if not len(times_ns):
         return None
-    p10, median, p90 = (round(float(v)) for v in np.percentile(times_ns, (10, 50, 90)))
+    p10, median, p90 = (round(float(v)) for v in at_percent(times_ns, (10, 50, 90)))
     mean = float(times_ns.mean())
     return Distribution(
         count=len(times_ns),

@@ -45,7 +45,7 @@ MAX_LEVELS = 50
 
 _NO_LOG = "No step log: the capture is not in a run directory."
 _HOW_LOG = "Train with `perfdoc run`: it logs every step, profiled or not."
-_NUMBER = re.compile(r"([0-9]{1,18})\)?$")
+_NUMBER = r"([0-9]{1,18})\)?$"
 
 
 def measure_step_times(ranks: Sequence[RankSteps], logs: Mapping[int, LoggedSteps]) -> StepTimes:
@@ -198,7 +198,7 @@ def _no_agreement(reason: str, remedy: str) -> LogAgreement:
 
 def _number(name: str) -> int:
     """The number that a step's name ends with; -1 none."""
-    found = _NUMBER.search(name)
+    found = re.search(_NUMBER, name)
     return int(found[1]) if found else -1
 
 

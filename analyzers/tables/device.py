@@ -19,7 +19,7 @@ from perfdoc.records import dataclass
 from perfdoc.results.quality import MEASURED
 from perfdoc.results.tables import CopyRow, GpuMetrics, MetricMean
 from perfdoc.traces import CopyKind
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, unique
 
 REMEDY = "nsys profile --gpu-metrics-devices=all …"
 MAX_METRICS = 64
@@ -51,7 +51,7 @@ def samples_of(view: DeviceView, name: re.Pattern[str]) -> tuple[I64, I64, I64] 
     trace, gpu = view.trace, _gpu(view)
     samples = trace.metric_samples
     mine = np.flatnonzero(samples.gpu == gpu) if gpu >= 0 else np.empty(0, np.int64)
-    for metric in np.unique(samples.metric[mine]).tolist():
+    for metric in unique(samples.metric[mine]).tolist():
         if name.match(trace.strings[metric]):
             rows = mine[samples.metric[mine] == metric]
             found = _in_window(view, samples.time_ns[rows], samples.value[rows])
@@ -77,7 +77,7 @@ def gpu_metrics(view: DeviceView) -> GpuMetrics:
     found: list[MetricMean] = []
     periods: list[int] = []
     kinds: _Kinds | None = None
-    for metric in np.unique(samples.metric[mine])[:MAX_METRICS].tolist():
+    for metric in unique(samples.metric[mine])[:MAX_METRICS].tolist():
         rows = mine[samples.metric[mine] == metric]
         start, end, value = _in_window(view, samples.time_ns[rows], samples.value[rows])
         if not len(end):
@@ -220,9 +220,7 @@ def copy_rows(view: DeviceView) -> list[CopyRow]:
         exposed[mine] = _exposed(view, rows[mine], hiding)
     kind, pinned = copies.kind[rows].astype(np.int64), copies.pinned[rows].astype(np.int64)
     key = (kind * 3 + pinned + 1) * 2 + communicates
-    found = [
-        _row(view, rows, exposed, communicates, np.flatnonzero(key == k)) for k in np.unique(key).tolist()
-    ]
+    found = [_row(view, rows, exposed, communicates, np.flatnonzero(key == k)) for k in unique(key).tolist()]
     return sorted(found, key=lambda r: (-r.total_ns, r.direction, r.memory))
 
 

@@ -21,6 +21,7 @@ from perfdoc.results.tables import (
     GpuMetrics,
     Tables,
 )
+from perfdoc.traces.table import unique
 
 _OPERATION = "all_to_all"
 
@@ -61,7 +62,7 @@ def _of_rank(calls: CollectiveCalls, sized: SizedCalls, label: str) -> list[AllT
     received = np.where(even, each, said.received_bytes)
     most = np.where(even, calls.bytes, said.most_sent_bytes)
     rows = []
-    for dimension in np.unique(calls.dimension[is_ours]).tolist():
+    for dimension in unique(calls.dimension[is_ours]).tolist():
         mine = np.flatnonzero(is_ours & (calls.dimension == dimension))
         known = mine[sent[mine] >= 0]
         parts = known[(most[known] >= 0) & (group_size[known] > 0)]

@@ -19,7 +19,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.records import dataclass
 from perfdoc.results.tables import CollectiveSize
 from perfdoc.traces import Payloads
-from perfdoc.traces.table import I32, Bool, Table
+from perfdoc.traces.table import I32, Bool, Table, unique
 
 UNKNOWN = -1
 DISTINCT_SIZES = 8
@@ -133,9 +133,9 @@ def collective_sizes(
         )
         size = ops.bytes[mine]
         group = size
-        if len(np.unique(size)) > DISTINCT_SIZES:
+        if len(unique(size)) > DISTINCT_SIZES:
             group = np.searchsorted(_POWERS, size, "right")
-        found.append([_row(ops, mine[group == g], *names) for g in np.unique(group).tolist()])
+        found.append([_row(ops, mine[group == g], *names) for g in unique(group).tolist()])
     found.sort(key=lambda rows: -sum(row.total_ns for row in rows))
     return _with_best([row for rows in found for row in rows])
 
@@ -187,7 +187,7 @@ def _row(ops: _Operations, rows: I64, dimension: str, collective: str, transport
         collective,
         *((size[known], group[known], transfer) if by_transfer else (size, group, own)),
     )
-    sizes = np.unique(group)
+    sizes = unique(group)
     return CollectiveSize(
         dimension=dimension,
         collective=collective,

@@ -41,7 +41,7 @@ from perfdoc.analyzers.work.operator_work import (
 )
 from perfdoc.records import dataclass
 from perfdoc.traces.model import Operators, RangeKind
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, among, unique
 
 _PRODUCTS = (
     *("aten::mm", "aten::bmm", "aten::addmm", "aten::addmm_", "aten::_addmm_activation"),
@@ -180,7 +180,7 @@ def _calls(view: DeviceView) -> _Calls:
         wanted = wanted[np.argsort(operators.thread[wanted], kind="stable")]
         launched = np.argsort(thread, kind="stable")
         of_operator, of_launch = operators.thread[wanted], thread[launched]
-        for t in np.intersect1d(of_launch, of_operator).tolist():
+        for t in unique(of_launch[among(of_launch, of_operator)]).tolist():
             rows = wanted[_slice(of_operator, t)]
             nesting = nest(operators.start_ns[rows], operators.end_ns[rows])
             nested = rows[nesting.row]
@@ -275,7 +275,7 @@ def _composite(found: _Calls, operators: Sequence[OperatorCall], group: I64, doe
     kind_of = np.full(len(found.around), NONE, np.int64)
     codes = np.array([kinds[o.kind] for o in operators], np.int64)
     kind_of[found.call[does]] = codes[group[does]]
-    inner = np.unique(found.call[does])
+    inner = unique(found.call[does])
     kind, outer = kind_of[inner], found.around[inner]
     composite = np.zeros(len(found.around), bool)
     while len(outer):

@@ -18,10 +18,10 @@ ELEMENTS = ("", "char", "short", "int", "long", "float", "double", "c10::BFloat1
 """Element types as a capture spells them; the first is unknown."""
 
 _OF_WIDTH = {"1": "char", "2": "short", "4": "int", "8": "long"}
-_OPAQUE = re.compile(r"OpaqueType<\(?(?:unsigned int\))?(\d+)u?>")
-_FUNCTOR = re.compile(r"(?:Functor_?|Ops?)<(?:at::)?(float|double|c10::BFloat16|c10::Half)\b")
+_OPAQUE = r"OpaqueType<\(?(?:unsigned int\))?(\d+)u?>"
+_FUNCTOR = r"(?:Functor_?|Ops?)<(?:at::)?(float|double|c10::BFloat16|c10::Half)\b"
 
-_SUMS = re.compile(r"(?i)split_?k_?reduce|reduce_?split_?k")
+_SUMS = r"(?i)split_?k_?reduce|reduce_?split_?k"
 
 
 def list_element(name: str) -> str:
@@ -33,9 +33,9 @@ def list_element(name: str) -> str:
     'short'
     """
     text = name[:MAX_TEXT]
-    if (opaque := _OPAQUE.search(text)) is not None:
+    if (opaque := re.search(_OPAQUE, text)) is not None:
         return _OF_WIDTH.get(opaque[1], "")
-    found = set(_FUNCTOR.findall(text))
+    found = set(re.findall(_FUNCTOR, text))
     return found.pop() if len(found) == 1 else ""
 
 
@@ -45,16 +45,14 @@ def finishes_gemm(name: str) -> bool:
     >>> finishes_gemm("void cublasLt::splitKreduce_kernel<32, 16, int>(int)")
     True
     """
-    return _SUMS.search(name[:MAX_TEXT]) is not None
+    return re.search(_SUMS, name[:MAX_TEXT]) is not None
 
 
 UNKNOWN = PHASES.index("unknown")
 _NOT_FUSED = (MASKED_SOFTMAX, "sequence_mixer", "context_parallel_helper")
 """Labels of the class that multiply no queries by keys."""
-_BACKWARD = re.compile(
-    r"(?i)bwd|backward|bprop|dot_do_o|convert_?dq|dq_?dk_?dv|dkdv|fmha_cutlassB_|reduce_head"
-)
-_FORWARD = re.compile(r"(?i)fwd|forward|fprop|fmha_cutlassF_")
+_BACKWARD = r"(?i)bwd|backward|bprop|dot_do_o|convert_?dq|dq_?dk_?dv|dkdv|fmha_cutlassB_|reduce_head"
+_FORWARD = r"(?i)fwd|forward|fprop|fmha_cutlassF_"
 
 
 def fused(view: DeviceView, rows: I64) -> Bool:
@@ -75,9 +73,9 @@ def phases(view: DeviceView, rows: I64, said: I64) -> I64:
     named = np.full(len(strings) + 1, UNKNOWN, np.int64)
     for i in np.flatnonzero(np.bincount(names[names >= 0], minlength=len(strings))).tolist():
         text = strings[i][:MAX_TEXT]
-        if _BACKWARD.search(text) is not None:
+        if re.search(_BACKWARD, text) is not None:
             named[i] = Phase.BACKWARD
-        elif _FORWARD.search(text) is not None:
+        elif re.search(_FORWARD, text) is not None:
             named[i] = Phase.FORWARD
     by_name = named[names]
     found = np.where(said == UNKNOWN, by_name, said)

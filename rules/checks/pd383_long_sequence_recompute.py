@@ -38,7 +38,7 @@ MIN_FRAC = 0.05
 _FACTORS = (2, 4, 8, 16)
 """By which context parallelism may grow."""
 _CP, _GRANULARITY = "context_parallel_size", "recompute_granularity"
-_STATE_SPACE = re.compile(r"(?i)chunk_scan|chunk_state|selective_scan|state_passing")
+_STATE_SPACE = r"(?i)chunk_scan|chunk_state|selective_scan|state_passing"
 
 
 def evaluate(case: Case) -> Verdict:
@@ -50,7 +50,7 @@ def evaluate(case: Case) -> Verdict:
     times = [rank.kernel_parts.recompute_ns for rank in case.ranks]
     share = None if not times or None in times else case.share(_recompute_ns)
     evidence = [("tokens of a sequence", f"{length:,}")]
-    if any(_STATE_SPACE.search(k.name) for rank in case.ranks for k in rank.kernel_times):
+    if any(re.search(_STATE_SPACE, k.name) for rank in case.ranks for k in rank.kernel_times):
         evidence.append(("state-space layers", "yes: context parallelism divides these too"))
     if share is not None:
         evidence.append(("computed again, mean over ranks", per_cent(share)))

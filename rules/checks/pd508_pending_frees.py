@@ -33,7 +33,7 @@ _KNOB = "torch_nccl_avoid_record_streams"
 _FIRST = (2, 8)
 """PyTorch from here on marks no stream in collectives and ignores the variable (pytorch#148590, taken out of
 2.7 again by #150352)."""
-_RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.\d{1,3})?(?:\+(?:cpu|cu\d+|rocm[\d.]+))?")
+_RELEASE = r"(\d{1,3})\.(\d{1,3})(?:\.\d{1,3})?(?:\+(?:cpu|cu\d+|rocm[\d.]+))?"
 """A release as PyTorch builds it. Other builds may have taken over changes of later ones: in one of them the
 variable made losses wrong with virtual stages (Megatron-LM#1586)."""
 _OWN_STREAMS = "Find who calls record_stream (a copy or prefetch stream of the program's own)."
@@ -82,4 +82,4 @@ def _obeys(version: str | None) -> bool | None:
         return None
     if (int(numbers[1]), int(numbers[2])) >= _FIRST:
         return False
-    return True if _RELEASE.fullmatch(version or "") else None
+    return True if re.fullmatch(_RELEASE, version or "") else None

@@ -35,7 +35,7 @@ class Assumes:
     """What is said in its place; nothing where it is empty."""
 
 
-_INDUCTOR = re.compile(r"triton_(?:poi|red|per|tem|mm|bmm|addmm|for|_0d1d)")
+_INDUCTOR = r"triton_(?:poi|red|per|tem|mm|bmm|addmm|for|_0d1d)"
 _FEW_FRAC = 0.1
 """Of the time of kernels that compiling fuses, in kernels of a compiler: less is of a few functions, such as
 megatron-core's own, and the layers are not compiled."""
@@ -50,7 +50,7 @@ def _is_eager(case: Case) -> bool | None:
         return None
     fused = [time for rank in case.ranks for time in rank.kernel_times if time.kernel_class in _FUSES]
     whole = sum(time.total_ns for time in fused)  # none of a compiler: another backend, seen by its ranges
-    compiled = sum(time.total_ns for time in fused if _INDUCTOR.match(time.short_name))
+    compiled = sum(time.total_ns for time in fused if re.match(_INDUCTOR, time.short_name))
     return None if 0 < compiled < _FEW_FRAC * whole else False
 
 

@@ -86,7 +86,7 @@ def _with_missing(case: Case) -> set[str]:
     for one of them."""
     matches = case.job.matches
     groups = [i for i, group in enumerate(matches.groups) if group.missing]
-    found = np.unique(matches.dimension[np.isin(matches.group, groups)]).tolist()
+    found = set(matches.dimension[np.isin(matches.group, groups)].tolist())
     return {DIMENSIONS[i] for i in found}
 
 

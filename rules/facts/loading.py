@@ -8,7 +8,7 @@ from perfdoc.rules.engine.gain import RankMeasurement
 from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.graphs import pausing_ns, waiting_ns
 
-_QUEUE = re.compile(r"p?poll|p?select|epoll_p?wait\d?|(sem|pthread_cond)_(timed|clock)wait|.*queues?\.py.*")
+_QUEUE = r"p?poll|p?select|epoll_p?wait\d?|(sem|pthread_cond)_(timed|clock)wait|.*queues?\.py.*"
 """What a process waits in for a batch of another one: a queue's get with a time limit."""
 _MOST = 0.5
 """Of the waiting time."""
@@ -47,7 +47,7 @@ def awaits_batch(case: Case) -> str:
         return copied
     splits = [rank.host.idle_split for rank in case.ranks if waiting_ns(rank)]
     waits = [wait for split in splits for wait in split.waits]
-    queued = [wait for wait in waits if _QUEUE.fullmatch(wait.call or "")]
+    queued = [wait for wait in waits if re.fullmatch(_QUEUE, wait.call or "")]
     whole = sum(split.waiting_ns or 0 for split in splits)
     if not whole or sum(wait.idle_ns for wait in queued) < _MOST * whole:
         return ""

@@ -30,7 +30,7 @@ from perfdoc.analyzers.pipeline.rank import pipeline_group
 from perfdoc.records import dataclass
 from perfdoc.simulator.job.messages import Messages, messages_of
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.table import F64
+from perfdoc.traces.table import F64, at_percent, median, unique
 
 GROUPS = ("gemm", "attention", "other")
 """Of compute: what scales alike when the layout changes."""
@@ -138,7 +138,7 @@ def rank_work(view: DeviceView, _: object = None) -> RankWork | None:
     if passes is None or not passes.is_forward.any() or passes.is_forward.all():
         return None
     start, end = passes.start_ns, passes.end_ns
-    numbers = np.unique(passes.step)
+    numbers = unique(passes.step)
     first = np.array([start[passes.step == s].min() for s in numbers], np.int64)
     last = np.array([end[passes.step == s].max() for s in numbers], np.int64)
     begin = np.array([steps[s].start_ns for s in numbers], np.int64)
@@ -160,7 +160,7 @@ def rank_work(view: DeviceView, _: object = None) -> RankWork | None:
         forward=forward,
         backward=backward,
         first_extra_ns=first_extra,
-        layers=tuple(np.unique(spans.layer[spans.layer >= 0]).tolist()),
+        layers=tuple(unique(spans.layer[spans.layer >= 0]).tolist()),
         before_ns=float(np.mean(first - begin)),
         window_ns=float(np.mean(last - first)),
         after_ns=float(np.mean(finish - last)),
@@ -260,7 +260,7 @@ def _operators_ns(view: DeviceView, start: I64, end: I64) -> F64:
     took = (compute.end_ns - compute.start_ns)[inside]
     if not len(took):
         return np.zeros(len(start))
-    least = np.minimum(took, np.percentile(took, _FAST_PERCENTILE))
+    least = np.minimum(took, at_percent(took, _FAST_PERCENTILE))
     return np.bincount(at[inside], least, len(start)).astype(np.float64)
 
 
@@ -281,7 +281,7 @@ def _host_ns(view: DeviceView) -> tuple[float | None, float | None]:
     a, b = np.searchsorted(begin, ranges.start_ns[rows]), np.searchsorted(begin, ranges.end_ns[rows])
     own = total[b] - total[a] - np.where(b > a, gap[np.maximum(b - 1, 0)], 0)
     forward, backward = own[is_forward & (b > a)], own[~is_forward & (b > a)]
-    return tuple(float(np.median(x)) if len(x) else None for x in (forward, backward))  # type: ignore[return-value]
+    return tuple(float(median(x)) if len(x) else None for x in (forward, backward))  # type: ignore[return-value]
 
 
 def _outside_layers(view: DeviceView, passes: Passes) -> tuple[float, float] | None:
@@ -324,7 +324,7 @@ def _traffic(view: DeviceView, begin: I64, finish: I64, first: I64, last: I64) -
     names, named = np.unique(np.array(found_names or [""]), return_inverse=True)
     keys = np.stack((comm.dimension[inside], named[comm.kind[inside]], comm.bytes[inside]))
     found = []
-    for key in np.unique(keys, axis=1).T.tolist():
+    for key in sorted(set(zip(*keys.tolist(), strict=True))):
         rows = inside[(keys == np.array(key)[:, None]).all(axis=0)]
         took = comm.end_ns[rows] - comm.start_ns[rows]
         beside = (comm.start_ns[rows] >= first[at[rows]]) & (comm.start_ns[rows] < last[at[rows]])
@@ -335,7 +335,7 @@ def _traffic(view: DeviceView, begin: I64, finish: I64, first: I64, last: I64) -
                 bytes=int(key[2]),
                 per_step=len(rows) / len(begin),
                 in_passes_frac=float(beside.mean()),
-                fast_ns=float(np.percentile(took, _FAST_PERCENTILE)),
+                fast_ns=float(at_percent(took, _FAST_PERCENTILE)),
                 mean_ns=float(took.mean()),
             )
         )

@@ -28,7 +28,7 @@ from perfdoc.simulator.engine.schedule import topological_order
 from perfdoc.simulator.replay.cpu_tasks import cpu_tasks
 from perfdoc.simulator.replay.rank_tasks import EVERY, RankTasks, rank_tasks, unknown
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.table import F64, Bool
+from perfdoc.traces.table import F64, Bool, unique
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +242,7 @@ def _kernels(view: DeviceView, tasks: RankTasks) -> tuple[I8, I64, I64]:
         kernels = view.trace.kernels
         shape = (kernels.full_name, kernels.name, kernels.grid_blocks, kernels.block_threads)
         _, code = row_keys(*(column[row].astype(np.int64) for column in shape))
-        for signature in np.unique(code[beside]).tolist():
+        for signature in unique(code[beside]).tolist():
             mine = code == signature
             free = (end - start)[mine & ~beside]
             if len(free):

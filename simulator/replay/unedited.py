@@ -30,7 +30,7 @@ from perfdoc.simulator.job.rank import RankWork, rank_work
 from perfdoc.simulator.replay.first_steps import first_steps, until
 from perfdoc.simulator.replay.join import join_ranks
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, unique
 
 ERROR_MAX_FRAC = 0.05
 """Past it no prediction is made from the replay."""
@@ -50,7 +50,7 @@ def replay(rebuilt: Rebuilt) -> Replay:
     times = schedule(rebuilt.graph)
     replayed = rebuilt.span(times.end_ns)
     _, parts = path_parts(rebuilt, times)
-    present = np.unique(rebuilt.graph.rank).tolist()
+    present = unique(rebuilt.graph.rank).tolist()
     ranks = [
         _rank(rebuilt, i, times.end_ns, {p.name: p.total_ns for p in parts if p.rank == i}) for i in present
     ]
@@ -197,7 +197,7 @@ def path_parts(rebuilt: Rebuilt, times: Schedule) -> tuple[I64, tuple[PathPart, 
     lag = (spent - own)[:-1]
 
     def add(name: str, total_ns: I64, of_rank: I64) -> None:
-        for i in np.unique(of_rank).tolist():
+        for i in unique(of_rank).tolist():
             totals[i, name] = totals.get((i, name), 0) + int(total_ns[of_rank == i].sum())
 
     for name, mine in _by_task(rebuilt, path):

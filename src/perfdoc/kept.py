@@ -19,18 +19,22 @@ from perfdoc.version import __version__
 def kept(file: Path, make: Callable[[bytes], Any], beside: Path | None = None) -> Any:
     """What `make` makes of a file's bytes: plain data. Anew when it, the module of `make` or perfdoc changes.
 
-    beside: the file of ours beside which it is kept, for a file that is not ours. Raises what `make` raises.
+    beside: the file of ours beside which it is kept, for one that is not ours, perhaps of millions of bytes:
+    it is taken to be as it was while size and time of change are the same, as Python takes its sources to be.
+    Raises what `make` raises.
     """
-    content, module = file.read_bytes(), b""
+    content, module = None if beside else file.read_bytes(), b""
     with suppress(OSError):
         module = Path(make.__code__.co_filename).read_bytes()
-    mark = importlib.util.source_hash(content + module + __version__.encode())
+    seen = file.stat()
+    state = content if content is not None else f"{file} {seen.st_size} {seen.st_mtime_ns}".encode()
+    mark = importlib.util.source_hash(state + module + __version__.encode())
     place = Path(importlib.util.cache_from_source(f"{beside or file}.py"))
     with suppress(OSError, EOFError, ValueError, TypeError):
         found, made = marshal.loads(place.read_bytes())
         if found == mark:
             return made
-    made = make(content)
+    made = make(file.read_bytes() if content is None else content)
     if not sys.dont_write_bytecode:
         with suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)

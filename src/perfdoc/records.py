@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import threading
-from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ else:
         return lambda made: _record(made, compared=options.get("eq", True), kw_only=kw_only)
 
 
-_UNSET = object()
+_MISSING = dataclasses.MISSING
 _MAKING = threading.RLock()
 
 
@@ -65,17 +64,19 @@ def _init_of(cls: type, kw_only: bool) -> Callable[..., None]:
     """What sets the fields of a new object and then calls `__post_init__`, if there is one."""
     post = hasattr(cls, "__post_init__")
 
-    @cache
-    def known() -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
+    known: tuple[dict[str, Any], frozenset[str], dict[str, Callable[[], Any]]] | None = None
+
+    def looked_up() -> tuple[dict[str, Any], frozenset[str], dict[str, Callable[[], Any]]]:
+        nonlocal known
         fields = {name: field for name, field in _declared(cls).items() if field.init}
-        values = {n: _UNSET if f.default is dataclasses.MISSING else f.default for n, f in fields.items()}
-        made = {
-            n: f.default_factory for n, f in fields.items() if f.default_factory is not dataclasses.MISSING
-        }
-        return values, made
+        made = {n: f.default_factory for n, f in fields.items() if f.default_factory is not _MISSING}
+        values = {name: field.default for name, field in fields.items()}
+        needed = frozenset(name for name, value in values.items() if value is _MISSING and name not in made)
+        known = values, needed, made
+        return known
 
     def init(self: Any, /, *in_order: Any, **given: Any) -> None:
-        defaults, made = known()
+        defaults, needed, made = known or looked_up()
         if in_order:
             named = dict(zip(defaults, in_order, strict=False))
             if kw_only or len(named) < len(in_order) or named.keys() & given.keys():
@@ -84,11 +85,13 @@ def _init_of(cls: type, kw_only: bool) -> Callable[..., None]:
         values = {**defaults, **given}
         if len(values) != len(defaults):
             raise TypeError(f"{cls.__qualname__} has no {', '.join(sorted(given.keys() - defaults.keys()))}")
-        for name, value in values.items():
-            if value is _UNSET:
-                if name not in made:
-                    raise TypeError(f"{cls.__qualname__} needs {name}")
-                values[name] = made[name]()
+        if not needed <= given.keys():
+            raise TypeError(
+                f"{cls.__qualname__} needs {next(n for n in values if n in needed - given.keys())}"
+            )
+        for name, make in made.items():
+            if name not in given:
+                values[name] = make()
         self.__dict__.update(values)
         if post:
             self.__post_init__()
@@ -134,15 +137,21 @@ def _shown(cls: Any) -> Callable[..., str]:
 
 
 def _compared(cls: Any) -> dict[str, Callable[..., Any]]:
-    @cache
-    def values() -> Callable[[Any], tuple[Any, ...]]:
+    known: Callable[[Any], tuple[Any, ...]] | None = None
+
+    def looked_up() -> Callable[[Any], tuple[Any, ...]]:
+        nonlocal known
         names = [field.name for field in dataclasses.fields(cls) if field.compare]
-        return attrgetter(*names) if len(names) > 1 else lambda one: tuple(getattr(one, n) for n in names)
+        known = attrgetter(*names) if len(names) > 1 else lambda one: tuple(getattr(one, n) for n in names)
+        return known
 
     def equal(self: Any, other: object) -> Any:
-        return values()(self) == values()(other) if other.__class__ is self.__class__ else NotImplemented
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        values = known or looked_up()
+        return values(self) == values(other)
 
     def hashed(self: Any) -> int:
-        return hash(values()(self))
+        return hash((known or looked_up())(self))
 
     return {"__eq__": equal, "__hash__": hashed}

@@ -15,7 +15,7 @@ from perfdoc.records import dataclass
 from perfdoc.traces.kineto.payload import ranks_of
 from perfdoc.traces.kineto.values import INT64_END, integer, non_negative, text
 from perfdoc.traces.model import UNKNOWN, Device, Thread
-from perfdoc.traces.table import I64
+from perfdoc.traces.table import I64, unique
 
 _HANDLERS_FILE = re.compile(r"(?P<host>[^/]+)_(?P<pid>[0-9]{1,10})\.[0-9]+\.pt\.trace\.json")
 """torch.profiler.tensorboard_trace_handler: `node012_4711.1694128201545.pt.trace.json.gz`."""
@@ -112,7 +112,7 @@ def launches(threads: Sequence[Thread], thread: I64, correlation: I64) -> Launch
     """The API calls of a capture (columns of ApiCalls), sorted by correlation for look-up."""
     process_of = np.array([entry.process for entry in threads], dtype=np.int64)
     process = process_of[thread] if len(thread) else np.empty(0, dtype=np.int64)
-    hosts = np.unique(process) if len(process) else np.unique(process_of)
+    hosts = unique(process) if len(process) else unique(process_of)
     order = np.lexsort((process, correlation))
     keep = order[correlation[order] != UNKNOWN]
     return Launches(
@@ -151,7 +151,7 @@ def processes(calls: Launches, ordinal: I64, correlation: I64) -> I64:
         owner = calls.host_processes[0] if calls.host_processes else UNKNOWN
         return np.full(len(ordinal), owner, dtype=np.int64)
     _, process = launched(calls, correlation)
-    for gpu in np.unique(ordinal).tolist():
+    for gpu in unique(ordinal).tolist():
         rows = ordinal == gpu
         owners, count = np.unique(process[rows & (process != UNKNOWN)], return_counts=True)
         if len(owners) == 1:

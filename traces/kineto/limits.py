@@ -10,6 +10,7 @@ import numpy as np
 from perfdoc.traces.kineto.rows import EventRows
 from perfdoc.traces.kineto.unpack import RECAPTURE
 from perfdoc.traces.model import UNKNOWN, Capability, Note, SyncKind, Trace
+from perfdoc.traces.table import unique
 
 _GPU_ROWS = "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on a machine with a GPU."
 _SYNC_EVENTS = (
@@ -80,7 +81,7 @@ def capabilities(
     trace: Trace, *, launched_kernels: int, lists_gpus: bool, named: Iterable[str]
 ) -> dict[str, Capability]:
     """Every key of CAPABILITIES; `launched_kernels` with API calls; `named`: processes, odd categories."""
-    calls = set(trace.names(np.unique(trace.api_calls.name)))
+    calls = set(trace.names(unique(trace.api_calls.name)))
     others = {name[:3] for name in calls if _OTHERS_CALL.match(name)}
     others |= {name[:3] for name in (*trace.strings, *named) if _OTHERS_NAME.match(name)}
     missing = {
@@ -92,7 +93,7 @@ def capabilities(
         missing |= {name: (why, _DEVICE_ROWS) for name, (why, do) in missing.items() if do == _GPU_ROWS}
     graph_launches = any("GraphLaunch" in name for name in calls)
     descriptions = {group.description for group in trace.groups}
-    descriptions |= set(trace.names(np.unique(trace.payloads.group_description)))
+    descriptions |= set(trace.names(unique(trace.payloads.group_description)))
     available = {
         "kernels": len(trace.kernels) > 0,
         "copies": len(trace.kernels) > 0 or len(trace.copies) > 0,

@@ -11,7 +11,7 @@ import numpy as np
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.model import Device, Thread
 from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
-from perfdoc.traces.table import I32, I64, Bool, Strings
+from perfdoc.traces.table import I32, I64, Bool, Strings, among, unique
 from perfdoc.traces.validate import check_devices
 
 
@@ -61,7 +61,7 @@ class Ids:
     @cached_property
     def _only_process(self) -> int:
         """The globalPid of the process that made all CUDA calls, for rows without one; NULL of several."""
-        found = np.unique(read_ints(self._source, _CALLS, {"globalTid": NULL})["globalTid"] >> 24)
+        found = unique(read_ints(self._source, _CALLS, {"globalTid": NULL})["globalTid"] >> 24)
         return int(found[0]) << 24 if len(found) == 1 and found[0] >= 0 else NULL
 
     def _device(self, process: int, ordinal: int) -> int:
@@ -88,7 +88,7 @@ class Ids:
 
     def known_threads(self, global_tids: I64) -> Bool:
         """Which rows are of a thread that is in `threads` already."""
-        known: Bool = np.isin(global_tids, np.array(list(self._thread_index), np.int64))
+        known: Bool = among(global_tids, np.array(list(self._thread_index), np.int64))
         return known
 
     def names_of(self, string_ids: I64) -> I32:
@@ -115,7 +115,7 @@ class Ids:
         names, others = self.names_of(one), self.names_of(other)
         if not self._missing:
             return names, others
-        lost, other_lost = (np.isin(ids, np.array(list(self._missing), np.int64)) for ids in (one, other))
+        lost, other_lost = (among(ids, np.array(list(self._missing), np.int64)) for ids in (one, other))
         there, other_there = ~lost & (names > 0), ~other_lost & (others > 0)
         found = np.where(lost & other_there, others, names).astype(np.int32)
         return found, np.where(other_lost & there, names, others).astype(np.int32)
@@ -125,9 +125,7 @@ class Ids:
         if not {"nameId", "globalTid"} <= self._source.columns("ThreadNames") or not self.threads:
             return
         table = read_ints(self._source, "ThreadNames", {"nameId": NULL, "globalTid": NULL})
-        rows = np.flatnonzero(
-            (table["nameId"] != NULL) & np.isin(table["globalTid"], list(self._thread_index))
-        )
+        rows = np.flatnonzero((table["nameId"] != NULL) & among(table["globalTid"], list(self._thread_index)))
         names = self.names_of(table["nameId"][rows]).tolist()
         for name, gid in zip(names, table["globalTid"][rows].tolist(), strict=True):
             thread = self.threads[self._thread_index[gid]]

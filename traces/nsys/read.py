@@ -28,6 +28,7 @@ from perfdoc.traces.nsys.meta import find_secrets, identify_gpus, read_meta, rea
 from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
 from perfdoc.traces.nsys.sampled import read_metrics, read_scheduling
 from perfdoc.traces.nsys.source import NsysSource, SqliteSource
+from perfdoc.traces.table import among
 
 _NO_STACKS = "Python stacks of Nsight captures are not read; the range stands in for the call site"
 _FIRST_ROWS = 65_536
@@ -48,7 +49,7 @@ def any_launch_found(api: ApiCalls, ids: Ids, activities: Sequence[Kernels | Gra
         for table in activities:
             known = np.flatnonzero(table.correlation[:limit] >= 0)
             keys = of_device[table.device[known]] * stride + table.correlation[known]
-            if len(calls) and np.isin(keys, calls).any():
+            if len(calls) and among(keys, calls).any():
                 return True
     return False
 

@@ -28,7 +28,7 @@ MAX_SAMPLES = 12_000_000
 MAX_METRICS = 10_000
 """Rows of the table of names; a GPU has some 40."""
 MAX_NAME = 200
-WANTED = re.compile(
+WANTED = (
     r"(?i)^(SMs? Active|SM Issue|Tensor Active|DRAM (Read|Write)|NVLink (RX|TX)|PCIe (RX|TX)|GPC Clock)\b"
 )
 """Nsight's names of what is read (its metric sets of Turing to Hopper); the other metrics are many."""
@@ -96,7 +96,7 @@ def _samples(source: NsysSource, strings: Strings) -> MetricSamples:
     named: dict[tuple[int, int], int] = {}
     for kind, metric, text in zip(ids["typeId"].tolist(), ids["metricId"].tolist(), texts, strict=True):
         name = "" if text is None else text_of(text)[:MAX_NAME]
-        if WANTED.match(name):
+        if re.match(WANTED, name):
             named.setdefault((kind, metric), strings.intern(name))
     columns = {"timestamp": _NO_VALUE, "typeId": NULL, "metricId": NULL, "value": _NO_VALUE}
     c = read_ints(source, SAMPLES, columns)

@@ -13,6 +13,7 @@ from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.edits.edit import Change, Edit, with_durations
 from perfdoc.simulator.replay.rebuilt import Rebuilt
+from perfdoc.traces.table import median
 
 F64 = NDArray[np.float64]
 _UNCERTAINTY_FRAC = 0.15
@@ -29,7 +30,7 @@ def without_straggler(rank: int, dimension: str, name: str = "") -> Edit:
     def apply(rebuilt: Rebuilt, *, alike: bool = False) -> Rebuilt:
         ours = _Computed(rebuilt, DIMENSIONS.index(dimension))
         rows, which, own, peers = ours.compared(rank)
-        usual = np.median(peers, axis=0)
+        usual = median(peers.T)
         if usual.sum() >= own.sum():
             raise ValueError(f"{rebuilt.ranks[rank].name} computes no longer than its {dimension} peers")
         factor = np.where(own > 0, usual / np.maximum(own, 1), 1.0)
@@ -65,7 +66,7 @@ def straggler_of(rebuilt: Rebuilt, dimension: str) -> int | None:
     for i in range(len(longer)):
         with suppress(ValueError):
             _, _, own, peers = ours.compared(i)
-            longer[i] = own.sum() - np.median(peers.sum(axis=1))
+            longer[i] = own.sum() - median(peers.sum(axis=1))
     return int(np.argmax(longer)) if longer.max(initial=0) > 0 else last_to_arrive(rebuilt, dimension)
 
 

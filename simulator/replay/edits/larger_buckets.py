@@ -23,7 +23,7 @@ from perfdoc.simulator.replay.edits.messages import FULL_FRAC, bucket_lines, seq
 from perfdoc.simulator.replay.edits.rewiring import Rewiring, arrivals, awaiting, is_transfer, launching
 from perfdoc.simulator.replay.edits.weight_places import F64
 from perfdoc.simulator.replay.rebuilt import Rebuilt
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, unique
 
 _BESIDE_FRAC = 0.01
 """A pass that communicates for less of its time is one without."""
@@ -98,7 +98,7 @@ def without_merged_calls(rebuilt: Rebuilt, whole: I64) -> Rebuilt:
     ready = arrivals(rebuilt)
     of_part = call[ready[parts]]
     parts, of_part = parts[of_part >= 0], of_part[of_part >= 0]
-    calls = np.unique(edges.source[edges.kind == EdgeKind.LAUNCH])
+    calls = unique(edges.source[edges.kind == EdgeKind.LAUNCH])
     duration, lag = graph.duration_ns.copy(), edges.lag_ns.copy()
     held = np.flatnonzero(between_calls(rebuilt) & (lag > 0))
     hosts = np.flatnonzero(graph.kind == TaskKind.HOST)

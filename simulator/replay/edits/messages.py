@@ -11,7 +11,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.rebuilt import Rebuilt
-from perfdoc.traces.table import F64
+from perfdoc.traces.table import F64, unique
 
 _SIZES_MIN = 2
 _APART = 1.1
@@ -33,7 +33,7 @@ def line_of(rebuilt: Rebuilt, dimension: str) -> tuple[float, float]:
     if not ours.any():
         raise ValueError(f"the capture shows no {dimension} communication of known size")
     size, took = rebuilt.bytes[ours], rebuilt.graph.duration_ns[ours]
-    if len(np.unique(size)) >= _SIZES_MIN:
+    if len(unique(size)) >= _SIZES_MIN:
         return fitted_line(size, took)
     short = known & (rebuilt.bytes * _MUCH_SHORTER <= size[0])
     # A group of one rank sends nothing.
@@ -106,7 +106,7 @@ def fitted_line(size_bytes: I64, duration_ns: I64) -> tuple[float, float]:
 
     ValueError where there are fewer than two sizes.
     """
-    sizes = np.unique(size_bytes)
+    sizes = unique(size_bytes)
     if len(sizes) < _SIZES_MIN:
         raise ValueError("two collective sizes are needed to separate latency from bandwidth")
     typical = np.array([np.median(duration_ns[size_bytes == s]) for s in sizes])

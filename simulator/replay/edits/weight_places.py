@@ -16,6 +16,7 @@ from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.layout import layer_parameters, table_parameters
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
 from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.table import unique
 
 F64 = NDArray[np.float64]
 _CLOSE = 1e-6
@@ -64,7 +65,7 @@ def weight_places(rebuilt: Rebuilt, rank: int, ends_layers: float = 0.0) -> list
     chunk = _chunks(frame)
     step = np.searchsorted(np.sort(frame.step_starts_ns), passes.start_ns, "right")
     found = []
-    for number in np.unique(step).tolist():
+    for number in unique(step).tolist():
         mine = np.flatnonzero(step == number)
         forward, backward = mine[passes.is_forward[mine]], mine[~passes.is_forward[mine]]
         if len(forward) and len(backward):
@@ -190,7 +191,7 @@ def shares_of_streams(facts: JobFacts, layers: I64, bytes_of: Mapping[int, int])
     model = facts.model
     found = dict.fromkeys(bytes_of, 0)
     if model is not None and model.experts and len(bytes_of) > 1:
-        rest, experts = layer_weights(facts, np.unique(layers)).sum(axis=1).tolist()
+        rest, experts = layer_weights(facts, unique(layers)).sum(axis=1).tolist()
         # A part for each rank of the group: that of experts is smaller by ep.
         pick = max if experts * (facts.ep or 1) > rest else min
         found[pick(bytes_of, key=lambda stream: bytes_of[stream])] = 1

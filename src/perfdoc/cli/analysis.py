@@ -155,10 +155,10 @@ def _write(output: Output, diagnosis: Diagnosis, serial: bytes) -> Path | None:
     """Write everything; the folder where it went. Raises UserError and OSError."""
     rendered: tuple[bytes, ...] = ()
     if output.free_folder() is not None:
-        from perfdoc.reports.html import render_html
+        from perfdoc.reports.html import html_bytes
         from perfdoc.reports.markdown import render_markdown
 
-        rendered = (render_html(diagnosis).encode(), render_markdown(diagnosis).encode(), serial)
+        rendered = (html_bytes(diagnosis), render_markdown(diagnosis).encode(), serial)
     # Only now, since making the page takes a while, and another analysis may have ended meanwhile.
     folder = output.free_folder()
     check_targets(folder, output.json_file, force=output.force)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-_CODE = re.compile(r"pd(\d{3})_\w+\.py")
+_CODE = r"pd(\d{3})_\w+\.py"
 _TITLE = re.compile(r'^    title="([^"]+)"', re.MULTILINE)
 
 Offered = list[tuple[str, str]]
@@ -21,7 +21,7 @@ def rule_codes(incomplete: str) -> Offered:
     before, comma, last = incomplete.rpartition(",")
     found = {}
     for file in sorted((_package() / "rules" / "checks").glob("pd*.py")):
-        if match := _CODE.fullmatch(file.name):
+        if match := re.fullmatch(_CODE, file.name):
             title = _TITLE.search(file.read_text(encoding="utf-8"))
             found[f"PD{match[1]}"] = title[1] if title else ""
     return [(f"{before}{comma}{code}", title) for code, title in _beginning(last.upper(), found.items())]

@@ -27,6 +27,7 @@ from perfdoc.results.figures import per_cent
 from perfdoc.results.quality import Contradiction
 from perfdoc.rules.facts.hardware import gpu_of
 from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.table import unique
 
 _DESCRIBED: Mapping[str, str] = MappingProxyType(
     {
@@ -187,9 +188,9 @@ def _communicated(ranks: Sequence[RankMeasurement], facts: JobFacts) -> Iterator
         calls = rank.calls
         sizes = np.array([g.size or len(g.ranks) for g in calls.groups] + [0], np.int64)
         of_call = sizes[calls.group]
-        for index in np.unique(calls.dimension[calls.in_window]).tolist():
+        for index in unique(calls.dimension[calls.in_window]).tolist():
             mine = calls.in_window & (calls.dimension == index)
-            seen[DIMENSIONS[index]].update(np.unique(of_call[mine]).tolist())
+            seen[DIMENSIONS[index]].update(unique(of_call[mine]).tolist())
     for dimension in ("tp", "cp", "ep", "pp"):
         degree, of_size = getattr(facts, dimension), sorted(seen.get(dimension, set()))
         if degree is None or not of_size:

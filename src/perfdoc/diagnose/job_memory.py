@@ -21,7 +21,7 @@ from perfdoc.traces.known_models import ModelShape
 
 _NO_SIZE = "how much memory a GPU has is unknown, so nothing is left out for it: give --gpu-memory GIB"
 _ON_HOST = "the ranks train on the CPU: nothing is left out for its memory"
-_SIZE_IN_NAME = re.compile(r"\b(\d{1,4}) ?GB\b")
+_SIZE_IN_NAME = r"\b(\d{1,4}) ?GB\b"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ def _gpu_bytes(devices: Sequence[Device]) -> int | None:
     sizes = [d.memory_bytes for d in devices if d.memory_bytes]
     if sizes:
         return min(sizes)
-    named = [_SIZE_IN_NAME.search(d.gpu_name or "") for d in devices]
+    named = [re.search(_SIZE_IN_NAME, d.gpu_name or "") for d in devices]
     found = [int(m[1]) << 30 for m in named if m is not None]
     return min(found, default=None)
 

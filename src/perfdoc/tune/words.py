@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from perfdoc.knobs.knob import DIALECT_TITLES
-from perfdoc.reports.html import render_page
+from perfdoc.reports.html import page_parts
 from perfdoc.reports.sections.rendering import add_sections
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, size, word
 from perfdoc.reports.terminal import Lines, grid, paragraph
@@ -278,7 +278,7 @@ def render_text(found: Tuning, *, width: int = 100) -> str:
 
 def render_html(found: Tuning) -> str:
     """The result as one file: every string in it is shortened and escaped."""
-    return render_page(
+    parts = page_parts(
         "tune.html",
         scripts=("tables.js", "copy.js"),
         t=found,
@@ -289,3 +289,4 @@ def render_html(found: Tuning) -> str:
             if row.place and written_of(row)
         ],
     )
+    return "".join(parts)
