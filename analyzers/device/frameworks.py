@@ -74,7 +74,7 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
         "transformers": ("transformers/trainer.py", "transformers.trainer"),
         "vllm": ("vllm::", "vllm/", "vllm."),
         "sglang": ("sglang/", "sglang::", "sgl_kernel", "sglang."),
-        "tensorrt_llm": ("tensorrt_llm",),
+        "tensorrt_llm": ("tensorrt_llm", "\n[Executor] _forward_step"),
         "tgi": ("text_generation_server",),
         "jax": (
             "hlo_module=",

@@ -39,6 +39,7 @@ from perfdoc.rules.facts.graphs import (
     graph_advice,
     launched_late_ns,
     launching_ns,
+    mostly_graphs,
     pausing_ns,
     waiting_ns,
     why_no_graphs,
@@ -276,6 +277,8 @@ def _small_kernels(case: Case) -> Iterator[Evidence]:
 
 def _remedy(case: Case) -> str:
     if case.program.serves:
+        if any(mostly_graphs(rank) for rank in case.ranks):
+            return _FIND_SERVING
         engine = next((name for name in _SERVING if name in case.program.marks), "")
         return _SERVING[engine]
     tp, cp = tp_of(case), cp_of(case)

@@ -66,7 +66,7 @@ def why_no_graphs(case: Case) -> str:
     known, now = case.setting("cuda_graph_impl")
     if known and now != "none":
         return "set already: cuda_graph_impl"
-    if any(_mostly_graphs(rank) for rank in case.ranks):
+    if any(mostly_graphs(rank) for rank in case.ranks):
         return "done already: CUDA graphs launch most of the work"
     if shapes_change(case):
         return "shapes change from step to step, and a graph has one"
@@ -116,7 +116,8 @@ _MOSTLY = 0.5
 """Of kernel time."""
 
 
-def _mostly_graphs(rank: RankMeasurement) -> bool:
+def mostly_graphs(rank: RankMeasurement) -> bool:
+    """Whether CUDA graphs launch most of a rank's work."""
     graphs = rank.host.graphs
     return graphs.state == "measured" and (graphs.graph_ns or 0) > _MOSTLY * (graphs.kernel_ns or 0)
 

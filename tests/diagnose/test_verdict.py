@@ -211,6 +211,11 @@ def test_graphs_that_hide_their_kernels_are_the_verdict() -> None:
     graphs = replace(made.host.graphs, whole_graphs=1, kernel_ns=100, graph_ns=75)
     made = replace(made, host=replace(made.host, graphs=graphs))
     assert verdict_of([made], [], [], seen())[0].startswith("75.0 % of kernel time is in CUDA graphs")
+    # What is lost beside them is seen, and told first: 30 of 100.
+    idles = replace(made, ledger_ns=ledger(compute=70, idle_host=30))
+    said, why = verdict_of([idles], [], [], seen())
+    assert "30.0 %: the GPU waits for the host" in said
+    assert "75.0 % of kernel time is in CUDA graphs" in why
 
 
 def test_what_the_profiler_did_is_told() -> None:

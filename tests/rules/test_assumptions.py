@@ -237,6 +237,7 @@ NAMES = {
     ("torchtitan/train.py(310): train_step",): {"torchtitan"},
     ("sglang/srt/managers/scheduler.py(5): run_batch",): {"sglang"},
     ("vllm/v1/worker/gpu_model_runner.py(9): execute_model",): {"vllm"},
+    ("[Executor] _forward_step 7: 0 ctx reqs, 64 gen reqs",): {"tensorrt_llm"},
     ("deepspeed/runtime/engine.py(1900): forward",): {"deepspeed"},
     ("[pl][profile]run_training_batch",): {"lightning"},
     ("transformers/trainer.py(3700): training_step",): {"transformers"},

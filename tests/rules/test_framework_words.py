@@ -91,6 +91,29 @@ def test_a_server_is_not_told_to_train_otherwise(tmp_path: Path) -> None:
     assert ("enforce_eager" in found["vllm"], "micro-batch" in found["vllm"]) == (True, False)
 
 
+@pytest.mark.parametrize("serves", [True, False])
+def test_a_server_that_launches_graphs_is_not_told_to(tmp_path: Path, serves: bool) -> None:
+    """Twelve small launches of an iteration, 50 us apart, then one graph of 1,400 us: nearly all of the
+    kernels' time is in graphs, and their launches are few."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    name = "[Executor] _forward_step {}: 0 ctx reqs, 64 gen reqs" if serves else "step {}"
+    for i in range(10):
+        at = 1_000_000 + 2_100_000 * i
+        for k in range(12):
+            call = at + 50_000 * k
+            device.kernel(GEMM, call + 8_000, call + 11_000, launch=(thread, call, call + 5_000))
+        device.graph_launch(1, at + 620_000, at + 2_020_000, launch=(thread, at + 600_000, at + 610_000))
+        thread.synchronize("device", at + 615_000, at + 2_030_000)
+        thread.range(name.format(i), at, at + 2_090_000)
+    path = write_nsys_sqlite(builder.build(), tmp_path / "job.sqlite")
+    rules = diagnose([measure_capture(path, WindowRequest())]).rules
+    found = next(r for r in rules if r.code == "PD201")
+    assert found.state == "fires"
+    assert ("scheduling" in found.remedy) == serves
+
+
 @pytest.mark.parametrize(
     ("dialect", "values", "shown", "framework"),
     [

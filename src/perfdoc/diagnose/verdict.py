@@ -106,12 +106,18 @@ def _of_time(
         return f"{opening(unknown)}: where the time went is not known.", ""
     if once := _once(ranks):
         return once
+    loss, frac = largest_loss([rank.ledger_ns for rank in ranks])
+    part = brief(frac * whole_ns / _units(ranks))
     if account.graphs_frac(ranks) > _MOSTLY:
-        return (
+        hidden = (
             f"{share(account.graphs_frac(ranks))} of kernel time is in CUDA graphs traced as a whole: what "
-            "is lost inside them is hidden.",
-            "Communication and idle time inside them count as compute.",
+            "is lost inside them is hidden."
         )
+        counts = "Communication and idle time inside them count as compute."
+        if frac < WORTH_A_VERDICT_FRAC:
+            return hidden, counts
+        lost = f"{part} of the {_base(ranks)}, {share(frac)}: {_what(loss, frac, ranks, seen)}."
+        return lost, f"{hidden} {counts}"
     first = rows[0] if rows and rows[0].blamed else None
     rule = rules.get(first.codes[0]) if first is not None and first.codes else None
     why = " ".join([*_why(rule, first), *_profiler(ranks, seen)])
@@ -124,10 +130,8 @@ def _of_time(
         what = rule.reason if rule is not None else "a simulated change makes it shorter"
         price = _price(first).partition(" of the ")[0]
         return f"{computes} of the {_base(ranks)} is compute; {what}: {price}.", why
-    loss, frac = largest_loss([rank.ledger_ns for rank in ranks])
     if not loss:
         return f"All of the {_base(ranks)} is compute.", why
-    part = brief(frac * whole_ns / _units(ranks))
     what = _what(loss, frac, ranks, seen)
     if loss == "idle.host" and first is not None and "PD208" in first.codes:
         what = _WAITS["waits"].format(gpus=_gpus(ranks), them="it" if len(ranks) == 1 else "them")
