@@ -2,10 +2,11 @@
 batch that came late, a device that slowed down. Means over steps hide it."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 
 from perfdoc.results.figures import brief, plural, significant
-from perfdoc.results.names import shorten
+from perfdoc.results.names import opening, shorten
 from perfdoc.results.step_times import Distribution, OutlierStep
 from perfdoc.rules.engine.gain import Gain
 from perfdoc.rules.engine.needs import given, known
@@ -35,6 +36,11 @@ _GROWS: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 """By leaf of the ledger what the step has more of, and where to look."""
+_REGULAR = 3
+_BY_DESIGN = (
+    "See whether the optimizer runs in one step in {} alone: of gradients that are accumulated that is by "
+    "design, and an iteration is so many steps."
+)
 _LOOK = "Look at that step on the timeline, and at what else used its network and hosts then"
 
 
@@ -53,21 +59,29 @@ def evaluate(case: Case) -> Verdict:
         return passes(evidence)
     worst = max(slow, key=lambda o: o.excess_ns)
     is_first = len(slow) == 1 and worst.step in [r.window.step_list[0].name for r in case.ranks]
-    said = _said(worst, like, len(slow) - 1, len(case.ranks))
+    often = _every(case, slow)
+    said = _said(worst, like, len(slow) - 1, len(case.ranks), often)
     _, look = _GROWS.get(worst.leaf or "", ("", _LOOK))
     if worst.leaf == "idle.host" and (following := _following(case, worst.step)):
         look += f", or at the beginning of {shorten(following, 48)}, whose first kernel ends the wait"
+    by_design = often > 0 and worst.leaf == "compute"
+    if by_design:
+        look = _BY_DESIGN.format(often)
     return fires(
-        level="information" if is_first else "problem",
-        blames=said if cost >= LEADS_FRAC and not is_first else "",
+        level="information" if is_first or by_design else "problem",
+        blames=(opening(said) if often else said)
+        if cost >= LEADS_FRAC and not (is_first or by_design)
+        else "",
         reason=said,
         evidence=[
             *evidence,
             ("the slow step", f"{brief(worst.duration_ns)}, the median {brief(usual.median_ns)}"),
             ("the mean step without it", f"{brief(mean_ns - more_ns)}, not {brief(mean_ns)}"),
         ],
-        remedy=f"{look}; capture more steps to see whether it comes back.",
-        gain=Gain(
+        remedy=look if by_design else f"{look}; capture more steps to see whether it comes back.",
+        gain=None
+        if by_design
+        else Gain(
             low_ms=0.0,
             mid_ms=None,
             high_ms=(mean_ns - usual.min_ns) / 1e6,  # the mean of the others may be below the median
@@ -77,6 +91,17 @@ def evaluate(case: Case) -> Verdict:
         verify="Capture as many steps again: none is far above the median.",
         false_alarm="A step that does more by design: it evaluates, saves or logs, every so many steps.",
     )
+
+
+def _every(case: Case, slow: Sequence[OutlierStep]) -> int:
+    """Of how many steps one is slow, where all of three and more come as regularly; else 0."""
+    names = max(([s.name for s in rank.window.step_list] for rank in case.ranks), key=len, default=[])
+    at = sorted({names.index(o.step) for o in slow if o.step in names})
+    apart = {later - earlier for earlier, later in pairwise(at)}
+    if len(at) < len({o.step for o in slow}) or len(at) < _REGULAR or len(apart) > 1:
+        return 0
+    every = apart.pop()
+    return every if at[0] < every and at[-1] >= len(names) - 1 - every else 0
 
 
 def _following(case: Case, step: str) -> str:
@@ -106,11 +131,14 @@ def _slow(case: Case) -> list[OutlierStep]:
     return [o for o in found if order.get(o.step, -2) in own or order.get(o.step, -2) - 1 not in own]
 
 
-def _said(worst: OutlierStep, like: str, more: int, ranks: int) -> str:
-    """`step 5 takes 3 times as long as the other 7, 4.2 s more of computing on all 16 ranks`"""
+def _said(worst: OutlierStep, like: str, more: int, ranks: int, often: int) -> str:
+    """`step 5 takes 3 times as long as the other 7, 4.2 s more of computing on all 16 ranks`. often: of how
+    many steps one is, where they come regularly."""
     times = significant(worst.duration_ns / max(worst.duration_ns - worst.excess_ns, 1))
     also = f" and {plural(more, 'other step')} take" if more else " takes"
-    said = f"{shorten(worst.step, 48)}{also} {'up to ' if more else ''}{times} times as long as {like}"
+    which = f"one step in {often}, such as {shorten(worst.step, 48)}, takes" if often else ""
+    which = which or f"{shorten(worst.step, 48)}{also}"
+    said = f"{which} {'up to ' if more else ''}{times} times as long as {like}"
     if worst.leaf is None:
         return said
     kind, _, dimension = worst.leaf.partition(".")

@@ -20,7 +20,7 @@ from perfdoc.rules.facts.culprit import cause_of, gain_of, leading, waits_in
 from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, late_hosts, look_at_gpu, who
 from perfdoc.rules.facts.degrees import PP
 from perfdoc.rules.facts.expert_balance import balance
-from perfdoc.rules.facts.late_work import longer_times, work_words
+from perfdoc.rules.facts.late_work import computing_part, longer_times, work_words
 from perfdoc.simulator.replay.proposals import change_title
 
 
@@ -116,7 +116,9 @@ def evaluate(case: Case) -> Verdict:
     prediction = _prediction(case, worst)
     named = _named(case, worst, culprits)
     last_in = f"{per_cent(worst.recurrence_frac, 0)} of {worst.collectives:,} {_collectives(worst.dimension)}"
-    part = {"compute": "GPU", "host": "host process"}.get(worst.cause, "")
+    part = {"compute": computing_part(work_words(case, worst.name)), "host": "host process"}.get(
+        worst.cause, ""
+    )
     gain = _most(case, {s.name for s in named}) if prediction is None else prediction.gain
     return _told(
         action=f"Check the {part} of {worst.name}" if part else "",
@@ -153,7 +155,9 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         ("steps in which it is", per_cent(cause.recurrence_frac, 0)),
         ("the step without it", step),
     ]
-    part, note = {"slow_rank": "GPU", "late_host": "host process"}.get(cause.kind), cause.note.capitalize()
+    how = _cure(case, cause)
+    part = {"slow_rank": computing_part(how), "late_host": "host process"}.get(cause.kind)
+    note = cause.note.capitalize()
     several = "es" if cause.kind == "late_host" else "s"
     check = f"Check the {part}{'' if is_one(cause) else several} of {who(cause)}" if part else ""
     verdict, advice = _told, []
@@ -164,12 +168,18 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         action="Capture the ranks that are waited for" if cause.kind in _ABSENT else check,
         reason=does(cause, case.what_if),
         evidence=[("the step without waiting for it", step)] if cause.kind == "not_captured" else evidence,
-        remedy=f"{cure(cause, case.program.vendor)}." + (f" {note}." if note else ""),
+        remedy=f"{how}." + (f" {note}." if note else ""),
         advice=advice,
         gain=if_as_slow(case, gain) if cause.kind == "late_host" else gain,
         blames=_waits_or_does(case, cause) if _leads(case, cause, gain) else "",
         cause=cause,
     )
+
+
+def _cure(case: Case, cause: WhatIfCause) -> str:
+    """Of one rank that computes longer by what its kernels show, where peers run the same."""
+    shown = cause.kind == "slow_rank" and is_one(cause) and who(cause) in case.job.labels
+    return (shown and work_words(case, who(cause))) or cure(cause, case.program.vendor)
 
 
 def _leads(case: Case, cause: WhatIfCause, gain: Gain) -> bool:

@@ -19,6 +19,7 @@ UNIFORM = 0.5
 """A device is slow if nearly all of its time is in kernels that take longer by this share of the whole at
 least."""
 NEARLY_ALL = 0.9
+_SOME = "Only some of its kernels take longer than theirs"
 
 
 def work_words(case: Case, label: str) -> str:
@@ -41,7 +42,28 @@ def work_words(case: Case, label: str) -> str:
     if slow_ns >= NEARLY_ALL * total:
         slow = f"All its kernels take {significant(ratio)} times as long: a slow GPU"
         return f"{slow}. {look_at_gpu(case.program.vendor)}"
-    return "Only some of its kernels take longer than theirs: compare the lengths of its sequences"
+    if _of_experts(case, own, lengths, longer_ns):
+        return f"{_SOME}, matrix products and not attention: compare how many tokens its experts get"
+    return f"{_SOME}: compare the lengths of its sequences"
+
+
+def computing_part(words: str) -> str:
+    """What to check of a rank that computes longer: its work, where its kernels are others or only some of
+    them take longer. words: of work_words, or of no kernels."""
+    return "work" if words.startswith(("It runs", _SOME)) else "GPU"
+
+
+def _of_experts(
+    case: Case, own: Mapping[str, NamedTime], lengths: Mapping[str, float], longer_ns: float
+) -> bool:
+    """Whether tokens are exchanged between experts, and what takes longer is what experts run: longer
+    sequences make attention longer first."""
+    by_class: dict[KernelClass, float] = {}
+    for k in own.values():
+        by_class[k.kernel_class] = by_class.get(k.kernel_class, 0.0) + k.total_ns - k.count * lengths[k.name]
+    exchanged = any(row.dimension == "ep" for rank in case.ranks for row in rank.communication)
+    products, attention = (by_class.get(c, 0.0) for c in (KernelClass.GEMM, KernelClass.ATTENTION))
+    return exchanged and products >= MOSTLY * longer_ns and attention < (1 - NEARLY_ALL) * longer_ns
 
 
 def longer_times(case: Case, label: str) -> float | None:

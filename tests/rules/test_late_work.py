@@ -10,7 +10,8 @@ import pytest
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernels.parts import NamedTime
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.late_work import work_words
+from perfdoc.rules.facts.late_work import computing_part, work_words
+from tests.reports.build import communication
 from tests.rules.cases import case_of, step_with_gap
 
 
@@ -53,7 +54,32 @@ def running(case: Case, own: list[NamedTime]) -> Case:
 def test_what_its_kernels_show(three: Case, own: list[NamedTime], words: str) -> None:
     found = work_words(running(three, own), three.job.labels[0])
     assert found.startswith(words) or words in found
+    assert computing_part(found) == ("GPU" if "All" in words or not words else "work")
     assert bool(found) == bool(words)
+
+
+@pytest.mark.parametrize(("attention", "whose"), [(10, "experts"), (11, "sequences")])
+def test_experts_with_more_tokens_are_told_from_longer_sequences(
+    three: Case, attention: int, whose: str
+) -> None:
+    """Products take 70 ns in place of 50, 2,000 in all; of longer sequences attention, 300 of 10, takes 300
+    longer too, which is 13 % of 2,300."""
+
+    def like(rows: list[NamedTime]) -> list[NamedTime]:
+        more = {"count": 300, "kernel_class": KernelClass.ATTENTION}
+        return [replace(k, total_ns=3 * k.total_ns, **more) if k.name == "norm" else k for k in rows]
+
+    case = running(three, kernels(gemm=(100, 70), norm=(100, attention)))
+    row = communication("ep", 100)
+    captures = [
+        replace(
+            c, ranks=[replace(r, communication=[row], kernel_times=like(r.kernel_times)) for r in c.ranks]
+        )
+        for c in case.captures
+    ]
+    words = work_words(replace(case, captures=captures), case.job.labels[0])
+    assert (whose in words, computing_part(words)) == (True, "work")
+    assert "experts" not in work_words(case, case.job.labels[0])  # no tokens are exchanged
 
 
 def test_a_single_rank_has_no_peers(tmp_path: Path) -> None:

@@ -102,6 +102,20 @@ def test_two_slow_steps_are_counted(tmp_path: Path) -> None:
     assert found.gain.high_ms == pytest.approx((1.2 + 0.6) / 10, abs=0.001)
 
 
+@pytest.mark.parametrize(("late", "leads"), [(0, False), (1200, True)])
+def test_slow_steps_that_come_regularly_are_told_so(tmp_path: Path, late: int, leads: bool) -> None:
+    """One in five: an optimizer behind five micro-batches, which is by design, or a host that logs."""
+    slow = (500, late) if late else (1700, 0)
+    found = result("PD210", case_of(tmp_path, *laid_out([*[EVEN] * 4, slow] * 4, named=False)))
+    assert "one step in 5, such as " in found.reason
+    assert (found.level == "problem", found.gain is not None) == (leads, leads)
+    assert found.blames.startswith("One step in 5") == leads
+    assert ("accumulated" in found.remedy) != leads
+    # Not where they come as they like.
+    steps = [EVEN, EVEN, slow, *[EVEN] * 6, slow, *[EVEN] * 3, slow, *[EVEN] * 6]
+    assert "step in" not in result("PD210", case_of(tmp_path / "x", *laid_out(steps, named=False))).reason
+
+
 def test_what_a_third_of_the_steps_have_is_no_exception(tmp_path: Path) -> None:
     found = result("PD210", case_of(tmp_path, *laid_out([EVEN, (1700, 0), EVEN] * 4)))
     assert (found.state, "too many" in found.reason) == ("passes", True)
