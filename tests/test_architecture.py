@@ -179,9 +179,9 @@ BUDGET = {
     "profiling": 7_752,  # codes of exits; no end of a training; MFU only of certain tokens and heads
     "reports": 7_857,  # what a list says of its order and savings; all ranks first where they may wait
     "results": 3_907,  # what rules say of their savings; words that are compared; the what-if study
-    "rules": 16_130,  # what servers do between graphs; how experts are balanced; what ends with a rule's time
+    "rules": 16_180,  # tokens of experts, regular slow steps; what servers do; how experts are balanced
     "simulator": 13_534,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
-    "src": 22_496,  # files of unnamed ranks; runs that overlap; what is next for logs
+    "src": 22_500,  # files of unnamed ranks; runs that overlap; what is next for logs
     "traces": 9_970,  # plain events many at once; other vendors by form; allocations in any capture
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }
