@@ -129,6 +129,8 @@ class LateRank:
     """Its part of the lateness; None where no one cause is known."""
     causes_ns: dict[LateCause, int] = field(default_factory=dict)
     """As a straggler's."""
+    compute_is_sure: bool | None = None
+    """As a straggler's."""
 
 
 StragglersState = Literal["found", "none", "not_distinguishable", "not_compared"]
@@ -180,6 +182,14 @@ class Straggler:
     causes_ns: dict[LateCause, int] = field(default_factory=dict)
     """What the rank spent longer on than the others, largest first: parts that sum to the lateness. What it
     spent less on is taken off the smallest; other: no cause is known."""
+    compute_is_sure: bool | None = None
+    """Whether it computes longer than the others by more than what each computes scatters from step to step:
+    of a hundred sound jobs one has such a rank (Student's t). None of one step, and where it is not known."""
+
+
+def may_be_data(late: LateRank | Straggler) -> bool:
+    """Whether uneven data may have made it compute longer: more steps can tell."""
+    return late.cause == "compute" and late.compute_is_sure is False
 
 
 @dataclass(frozen=True, kw_only=True)

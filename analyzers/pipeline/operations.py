@@ -24,9 +24,10 @@ from perfdoc.records import dataclass
 from perfdoc.traces.table import Bool
 
 COMPUTE, MESSAGE, COLLECTIVE, WAIT = 0, 1, 2, 3
-BESIDE_NS = 5_000
+BESIDE_NS = 5_000, 100_000
 BESIDE_FRAC = 0.1
-"""Of an operation, beside work before that waits for it: more, and it began before it was needed."""
+"""Of an operation, but no less and no more than these, beside work before that waits for it: more, and it
+began before it was needed."""
 MESSAGES = frozenset({"send", "recv", "send_recv", "coalesced"})
 """Operations between two ranks; the last two may be several of them, either way."""
 FEW_COLLECTIVES = 8
@@ -217,7 +218,7 @@ def _events(start: I64, done: I64, begin: I64, awaited: Bool, work: Intervals) -
     dry = np.where(at >= 0, work.end_ns[np.maximum(at, 0)], start) if len(work) else start
     dry = np.clip(dry, start, done)
     beside, lasts = np.median(dry - start, axis=0), np.median(done - start, axis=0)
-    later = np.flatnonzero(awaited & (beside > np.maximum(BESIDE_FRAC * lasts, BESIDE_NS)))
+    later = np.flatnonzero(awaited & (beside > np.clip(BESIDE_FRAC * lasts, *BESIDE_NS)))
     at_once = awaited.copy()
     at_once[later] = False
     operation = np.concatenate((np.arange(start.shape[1]), later))

@@ -15,6 +15,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.ledger.steps import StepLedgers, distinct_names
+from perfdoc.analyzers.steps.scatter import is_beyond_chance
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import DIMENSIONS, LEAVES, Ledger
 from perfdoc.results.waits import LateCause
@@ -71,6 +72,8 @@ class Explained:
     """How much longer it computed, negative where shorter; None where times are not known."""
     elsewhere_ns: int | None
     """How much longer it waited in other dimensions; None where none of them communicates in others."""
+    compute_is_sure: bool | None = None
+    """Whether it computes longer than they do by more than chance; None of one step, and not known."""
 
     @property
     def cause(self) -> LateCause:
@@ -96,7 +99,8 @@ def explain(spent: Sequence[RankTime], member: int, others: Iterable[int], dimen
     waiting = sorted(set(others) - {member})
     if not spent or not waiting:
         return NOT_EXPLAINED
-    own, theirs = _of_common_steps([spent[i] for i in (member, *waiting)])
+    table = _of_common_steps([spent[i] for i in (member, *waiting)])
+    own, theirs = table[0], table[1:].mean(axis=0)
     longer = own - theirs
     leaf = LEAVES.index(f"exposed_comm.{dimension}")
     is_late = longer[:, leaf] < 0
@@ -113,12 +117,12 @@ def explain(spent: Sequence[RankTime], member: int, others: Iterable[int], dimen
         causes_ns=_shares(sums, round(-float(parts[leaf]))),
         compute_ns=round(sums["compute"]),
         elsewhere_ns=round(sums["waiting"]) if (own + theirs)[:, elsewhere].any() else None,
+        compute_is_sure=is_beyond_chance(table[:, :, LEAVES.index("compute")], 0) if len(own) > 1 else None,
     )
 
 
-def _of_common_steps(ranks: Sequence[RankTime]) -> tuple[F64, F64]:
-    """Of the first rank and the mean of the others, common steps x LEAVES; whole windows where they have no
-    step in common."""
+def _of_common_steps(ranks: Sequence[RankTime]) -> F64:
+    """Ranks x common steps x LEAVES; whole windows where they have no step in common."""
     names = [name for name in ranks[0].steps if all(name in r.steps for r in ranks[1:])]
     if not names:
         table = np.stack([r.leaf_ns.sum(axis=0, keepdims=True) for r in ranks])
@@ -127,7 +131,7 @@ def _of_common_steps(ranks: Sequence[RankTime]) -> tuple[F64, F64]:
         table = np.stack(
             [r.leaf_ns[[where[name] for name in names]] for r, where in zip(ranks, at, strict=True)]
         )
-    return table[0].astype(np.float64), table[1:].mean(axis=0)
+    return table.astype(np.float64)
 
 
 def _shares(sums: Mapping[LateCause, float], lateness_ns: int) -> dict[LateCause, int]:

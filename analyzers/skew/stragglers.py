@@ -173,6 +173,7 @@ def _straggler(
         cause_ns=why.cause_ns,
         causes_ns=dict(why.causes_ns),
         borne_out=_is_borne_out(times, late, mine),
+        compute_is_sure=why.compute_is_sure,
     )
 
 
@@ -236,6 +237,7 @@ def _late_rank(
         cause=why.cause,
         cause_ns=why.cause_ns,
         causes_ns=dict(why.causes_ns),
+        compute_is_sure=why.compute_is_sure,
     )
 
 

@@ -9,7 +9,7 @@ from perfdoc.results.losses import largest_loss
 from perfdoc.results.names import opening
 from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.replay import Prediction
-from perfdoc.results.waits import LATE_WORDS, Straggler, waits_by_schedule
+from perfdoc.results.waits import LATE_WORDS, Straggler, may_be_data, waits_by_schedule
 from perfdoc.results.what_if import CauseKind, WhatIfCause
 from perfdoc.rules.engine.gain import Gain, waited_for_ms
 from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
@@ -94,8 +94,9 @@ _told_of_experts = partial(
 def evaluate(case: Case) -> Verdict:
     """Fires if a rank joins last more often than by chance, at a cost of `MIN_FRAC`; not if that is the
     order in which pipeline stages end, nor if the rank itself only waited for others. As information if it
-    computes no longer than the others, if one stretch of the capture alone shows it, or if it costs less than
-    `PROBLEM_FRAC` (`LARGE_FRAC` if chance is not out of the question): a repeat may show another, or none."""
+    computes no longer than the others, or no longer than uneven data may make it, if one stretch of the
+    capture alone shows it, or if it costs less than `PROBLEM_FRAC` (`LARGE_FRAC` if chance is not out of the
+    question): a repeat may show another, or none."""
     cause = _cause(case)
     if cause is not None and not _is_known_better(case, cause):
         return _by_what_if(case, cause)
@@ -116,9 +117,8 @@ def evaluate(case: Case) -> Verdict:
     prediction = _prediction(case, worst)
     named = _named(case, worst, culprits)
     last_in = f"{per_cent(worst.recurrence_frac, 0)} of {worst.collectives:,} {_collectives(worst.dimension)}"
-    part = {"compute": computing_part(work_words(case, worst.name)), "host": "host process"}.get(
-        worst.cause, ""
-    )
+    computing = "" if may_be_data(worst) else computing_part(work_words(case, worst.name))
+    part = {"compute": computing, "host": "host process"}.get(worst.cause, "")
     gain = _most(case, {s.name for s in named}) if prediction is None else prediction.gain
     return _told(
         action=f"Check the {part} of {worst.name}" if part else "",
@@ -126,6 +126,7 @@ def evaluate(case: Case) -> Verdict:
         worst=late_rank(case, worst),
         level="problem" if _would_repeat(case, worst) else "information",
         reason=f"{worst.name} arrives last in {last_in} ({per_cent(worst.chance_frac, 0)} would be chance)"
+        + ("; in these steps uneven data may do as much" if may_be_data(worst) else "")
         + ("" if worst.borne_out else "; so in one stretch of the capture"),
         evidence=[
             ("arrives last in", last_in),
@@ -234,14 +235,16 @@ def _where_to_look(case: Case, named: Sequence[Straggler]) -> Iterator[str]:
             does = "computes no longer than the others and does not wait for them"
         each = "it" if len(names) == 1 else "each"
         check = _CHECK.get(cause) or LOOK_AT_HOST
-        if cause == "compute":
+        if any(may_be_data(s) for s in named if s.cause == cause):
+            check = "Capture more steps: in these uneven data may do as much"
+        elif cause == "compute":
             check = (len(names) == 1 and work_words(case, names[0])) or look_at_gpu(case.program.vendor)
         yield f"{check}." if len(named) == 1 else f"{' and '.join(names)}: {each} {does}. {check}."
 
 
 def _would_repeat(case: Case, straggler: Straggler) -> bool:
     """Whether a second run of the same ranks can be expected to show it."""
-    lasting = straggler.cause == "compute" and bool(straggler.borne_out)
+    lasting = straggler.cause == "compute" and bool(straggler.borne_out) and not may_be_data(straggler)
     least = PROBLEM_FRAC if straggler.chance_probability < SURE else LARGE_FRAC
     return lasting and _loss_frac(case, straggler) >= least
 
@@ -254,6 +257,8 @@ def _is_blamed(case: Case, straggler: Straggler, gain: Gain | None) -> bool:
     sure = _prediction(case, straggler) is not None and _would_repeat(case, straggler)
     another = first is not None and (first.kind not in _KINDS or straggler.rank not in first.ranks)
     if not (named or sure) or another or any(rank.window.runs_once for rank in case.ranks):
+        return False
+    if may_be_data(straggler):
         return False
     ratio = longer_times(case, straggler.name) if straggler.cause == "compute" else None
     return (ratio is None or ratio >= LEAST_TIMES) and _is_as_much(case, gain)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp, lgamma, log, log1p
 
 import numpy as np
 
+from perfdoc.analyzers.base.binomial import at_least
+from perfdoc.analyzers.steps.scatter import is_beyond_chance
 from perfdoc.records import dataclass
 from perfdoc.results.what_if import CauseKind
 from perfdoc.simulator.recorded.work import Link, StageWork, as_peers, pauses_of_peers, usual_of
@@ -27,7 +28,7 @@ LEAST_AT_TIMES = 0.1
 """The same of a rank that is slow in some steps only."""
 FEWEST_STEPS = 2
 SURE = 0.02
-"""Probability, over all ranks, that one is slow in so many steps as often as any other is slow in one."""
+"""Probability, over all ranks, that one is slow in so many of the steps in which any is."""
 ERRORS = 4.0
 """Standard errors of a mean: uneven data makes each rank the longest, or wait, in turn."""
 BAND = (0.1, 0.9)
@@ -88,11 +89,15 @@ def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
     for at, (work, over) in enumerate(zip(works, ratios, strict=True)):
         for m in range(len(over)):
             others = [np.delete(r, m, axis=0) if r is over else r for r in ratios if len(r)]
-            steps = _slow_steps(over[m], dense[at][m].sum(axis=0), np.concatenate(others))
-            if steps is None:
-                continue
-            by_chance = _is_chance(work, dense[at][:, :, steps], m)
-            if work.is_by_place or (_is_everywhere(work, dense[at], m, steps) and not by_chance):
+            own = dense[at].sum(axis=1)
+            steps = _slow_steps(over[m], own[m], np.concatenate(others))
+            if work.is_by_place:
+                steps = _unless_by_chance(steps, over[m], own, m)
+            elif steps is not None and (
+                _is_chance(work, dense[at][:, :, steps], m) or not _is_everywhere(work, dense[at], m, steps)
+            ):
+                steps = None
+            if steps is not None:
                 found.append(_slow_rank(works, at, m, over[m], steps))
     found.sort(key=lambda e: -e.ratio)
     return found
@@ -130,16 +135,19 @@ def _slow_steps(over: F64, own: F64, others: F64) -> Bool | None:
     # It is its own time that changes, not that of the only other one.
     if own[slow].mean() < (1 + (top - 1) / 2) * own[~slow].mean():
         return None
-    usual = (float((others > 1 + (top - 1) / 2).sum()) + 0.5) / (others.size + 1)
-    return slow if _chance(len(over), count, usual) * (len(others) + 1) < SURE else None
+    # Of those that are so in a step each rank is equally likely to be one.
+    also = np.append(others > 1 + (top - 1) / 2, slow[None, :], axis=0)
+    each = also.mean(axis=0)[also.any(axis=0)]
+    return slow if at_least(count, len(each), float(each.mean())) * len(also) < SURE else None
 
 
-def _chance(steps: int, least: int, each: float) -> float:
-    """Of so many steps at least so many, where each is one with a probability between 0 and 1. By logarithms:
-    of a thousand steps the ways to choose some are no float."""
-    ways = [lgamma(steps + 1) - lgamma(k + 1) - lgamma(steps - k + 1) for k in range(least, steps + 1)]
-    logs = (way + k * log(each) + (steps - k) * log1p(-each) for k, way in enumerate(ways, least))
-    return sum(map(exp, logs))
+def _unless_by_chance(steps: Bool | None, over: F64, own: F64, m: int) -> Bool | None:
+    """The steps in which a rank is slow. Where it is so in all, uneven data may hide it in some; or make it
+    seem so where it is not. Of one step nothing is known of data."""
+    if steps is not None and (not steps.all() or len(steps) == 1):
+        return steps
+    is_slow = np.median(over) >= 1 + LEAST and is_beyond_chance(own, m)
+    return np.ones(len(over), bool) if is_slow else None
 
 
 def _is_chance(work: StageWork, own: F64, m: int) -> bool:

@@ -3,8 +3,9 @@ between collectives of ranks without a pipeline."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -101,6 +102,8 @@ def work_of(job: RecordedJob) -> list[StageWork]:
             mine[cell.member][cell.kind, cell.passes[0][1]].append(c)
         elif cell.is_compute and not piped:
             mine[cell.member][cell.kind, begun[cell.member]].append(c)
+    if not piped:
+        _at_common_places(mine, {m: (job.stage[m], begun[m]) for m in mine})
     alike: dict[tuple[int, tuple[Item, ...]], list[int]] = defaultdict(list)
     for member, found_items in mine.items():
         alike[job.stage[member], tuple(sorted(found_items))].append(member)
@@ -132,6 +135,21 @@ def work_of(job: RecordedJob) -> list[StageWork]:
             )
         )
     return found
+
+
+def _at_common_places(mine: MutableMapping[int, dict[Item, list[int]]], alike: Mapping[int, object]) -> None:
+    """Work of ranks that begin as many collectives, from each place where all of them compute to the next:
+    who comes last to one goes on with no wait where the others have one. alike: by rank."""
+    groups: dict[object, list[int]] = defaultdict(list)
+    for member in mine:
+        groups[alike[member]].append(member)
+    for members in groups.values():
+        places = sorted(set.intersection(*({*mine[m]} for m in members)))
+        for m in members if places else ():
+            found: dict[Item, list[int]] = defaultdict(list)
+            for item, cells in sorted(mine[m].items()):
+                found[places[max(bisect_right(places, item) - 1, 0)]] += cells
+            mine[m] = found
 
 
 def _stretches(job: RecordedJob, cells: Sequence[Sequence[Sequence[int]]]) -> tuple[F64, Bool]:

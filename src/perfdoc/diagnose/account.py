@@ -11,7 +11,14 @@ from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.figures import brief, partition, per_cent, plural, share
 from perfdoc.results.names import opening, shorten
 from perfdoc.results.quality import Contradiction, in_words
-from perfdoc.results.waits import LATE_WORDS, LateRank, PipelineAnalysis, SkewAnalysis, waits_by_schedule
+from perfdoc.results.waits import (
+    LATE_WORDS,
+    LateRank,
+    PipelineAnalysis,
+    SkewAnalysis,
+    may_be_data,
+    waits_by_schedule,
+)
 
 LAUNCH_BOUND = "launch-bound"
 _WORDS = {
@@ -282,10 +289,12 @@ def waiting_words(ranks: Sequence[Rank], skew: SkewAnalysis | None, stages: int 
         return f"{said}."
     named = [late, *(other for other in skew.also_late if other.cause != "waiting")][:_MOST_NAMED]
     parts = [f"{per_cent(one.wait_frac, 0)} of it for {shorten(one.name, 48)}" for one in named]
+    steps = min(r.window.steps for r in ranks)
+    data = f" {steps:,} steps cannot tell that from uneven data: capture more." if may_be_data(late) else ""
     if len({one.cause for one in named}) > 1 or len(named) == 1:
         parts = [part + _which(_does(one)) for part, one in zip(parts, named, strict=True)]
-        return f"{said}, {' and '.join(parts)}."
-    return f"{said}, {' and '.join(parts)}{_which(_does(late), each=True)}."
+        return f"{said}, {' and '.join(parts)}.{data}"
+    return f"{said}, {' and '.join(parts)}{_which(_does(late), each=True)}.{data}"
 
 
 _MOST_NAMED = 3
