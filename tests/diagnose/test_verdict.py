@@ -109,7 +109,7 @@ def test_exposed_communication_says_which_and_what_one_rank_cannot_tell() -> Non
     _, why = verdict_of([made], [], [], seen(ranks_of_job=8, collectives=[of_ranks(8)]))
     assert why == (
         "Mostly all-reduce: 3 a step, 2.0 MiB each, 10.0 % under compute, 1.5 GB/s (bus), 0.3 % of "
-        "NVLink's 450 GB/s, so most is likely waiting. "
+        "a server's 450 GB/s, so most may be waiting. "
         "1 of 8 ranks captured: waiting for others is not told from transfer."
     )
     assert "told from transfer" not in verdict_of([made], [], [], seen(ranks_of_job=1))[1]
@@ -146,8 +146,17 @@ def test_the_link_is_that_of_the_group(
     made = replace(two_steps(compute=120, dp=80), communication=[row_])
     made = replace(made, gpu=replace(made.gpu, name=gpu))
     collectives = [of_ranks(ranks) for ranks in groups]
-    _, why = verdict_of([made], [], [], seen(ranks_of_job=job, collectives=collectives))
-    assert f"{gbps} GB/s (bus){f', {share}' if share else ''}, waiting included" in why
+
+    def why(*hosts: str | None) -> str:
+        ranks = [replace(made, gpu=replace(made.gpu, host=host)) for host in hosts]
+        return verdict_of(ranks, [], [], seen(ranks_of_job=job, collectives=collectives))[1]
+
+    said = f", {share}" if share else ""
+    assert f"{gbps} GB/s (bus){said}, waiting included" in why(*["a"] * (job or 1))
+    # Nothing says that all are on that machine, or some are known not to be.
+    unsure = said.replace("NVLink", "a server").replace("Infinity Fabric", "a server")
+    assert f"{gbps} GB/s (bus){unsure}, waiting included" in why("a", None)
+    assert f"{gbps} GB/s (bus), waiting included" in why("a", "b")
 
 
 def test_a_small_loss_is_told_below() -> None:

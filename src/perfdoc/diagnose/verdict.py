@@ -166,14 +166,18 @@ def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Itera
     if rates and (total := sum(ns for _, ns in rates)):
         reached = sum(rate * ns for rate, ns in rates) / total
         groups = {r.ranks for r in seen.collectives if (r.dimension, r.collective) == (dimension, most)}
-        known = len(groups) == 1 and 0 < (seen.ranks_of_job or 0) <= 8  # usually one server
+        hosts = {rank.gpu.host for rank in ranks}
+        known = len(groups) == 1 and 0 < (seen.ranks_of_job or 0) <= 8 and len(hosts - {None}) <= 1
+        one_server = None not in hosts and len(ranks) == seen.ranks_of_job
         link = server_link(ranks[0].gpu.name, groups.pop() or 0) if known else None
         if link and reached > link[1]:  # summed in the switch (NVLS)
             link = None
-        part = f", {share(reached / link[1])} of {link[0]}'s {link[1]:g} GB/s" if link else ""
+        whose = link[0] if link and one_server else "a server"
+        part = f", {share(reached / link[1])} of {whose}'s {link[1]:g} GB/s" if link else ""
         large = sum(row.bytes or 0 for row in of) >= _LARGE_BYTES * sum(row.count for row in of)
         slow = link is not None and some and large and reached < _A_TRANSFER * link[1]
-        waiting = "so most is likely waiting" if slow else "waiting included"
+        likely = "is likely" if one_server else "may be"
+        waiting = f"so most {likely} waiting" if slow else "waiting included"
         said.append(f"{significant(reached)} GB/s (bus){part}, {waiting}")
     yield f"{', '.join(said)}."
     if some and not seen.who_waits:
