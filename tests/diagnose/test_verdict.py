@@ -88,6 +88,19 @@ def test_the_largest_loss_has_its_price_first(leaves: dict[str, int], expected: 
     assert verdict_of([two_steps(**leaves)], [], [], seen())[0] == expected
 
 
+def test_of_stages_that_wait_the_longest_is_named_where_no_schedule_tells() -> None:
+    """Three compute 60 ms a step, one 90; of one that takes 66 nothing is said."""
+    for ms, why in ((180, "Rank 3 computes 90 ms a step, the median rank 60 ms."), (132, "")):
+        made = [two_steps(compute=120, pp=80) for _ in range(3)]
+        made = [*made, two_steps(compute=ms, pp=200 - ms)]
+        ranks = [replace(one, label=f"rank {i}") for i, one in enumerate(made)]
+        said, told = verdict_of(ranks, [], [], seen())
+        assert "stages of the pipeline wait for one another" in said
+        assert told.startswith(why)
+        assert ("computes" in told) == bool(why)
+    assert "computes" not in verdict_of(ranks[:1], [], [], seen())[1]
+
+
 def test_of_windows_of_which_some_have_steps_the_base_is_a_window() -> None:
     """200 ms of two steps and 100 ms without: 160 of 300 ms are exposed."""
     whole, other = two_steps(compute=120, dp=80), two_steps(compute=20, dp=80)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from types import MappingProxyType
 
 from perfdoc.diagnose import account
@@ -10,7 +11,7 @@ from perfdoc.records import dataclass
 from perfdoc.results import Opportunity, Rank, RuleResult
 from perfdoc.results.figures import brief, plural, share, significant, size
 from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
-from perfdoc.results.names import opening, sentences
+from perfdoc.results.names import opening, sentences, shorten
 from perfdoc.results.ranks import shown_step_ns
 from perfdoc.results.step_times import StepTimes
 from perfdoc.results.tables import CollectiveSize
@@ -34,7 +35,8 @@ _WAITS: Mapping[str, str] = MappingProxyType(
 )
 """What is lost in a leaf. {gpus}: `the GPU waits`; {idle}: `the GPU is idle`."""
 _LONGER = 1.15
-"""Profiled steps over the others: from here on that is said."""
+"""Profiled steps over the others, or a stage's computing over that of others: from here on that is said."""
+_FEW = 3
 _RESTATED = (
     "that they",
     "mean over ranks",
@@ -140,9 +142,23 @@ def _of_time(
     if frac < WORTH_A_VERDICT_FRAC:
         return f"{computes} of the {_base(ranks)} is compute: no large loss.", f"The largest is {lost} {why}"
     if loss.startswith("exposed_comm"):
-        told = [seen.who_waits or seen.blamed, *_collectives(loss.rpartition(".")[2], ranks, seen)]
+        longest = _longest(ranks) if loss == PIPELINE else ""
+        told = [seen.who_waits or seen.blamed or longest, *_collectives(loss.rpartition(".")[2], ranks, seen)]
         why = " ".join(text for text in (*told, *_profiler(ranks, seen)) if text) or why
     return lost, why
+
+
+def _longest(ranks: Sequence[Rank]) -> str:
+    """Which few ranks compute longer than the median rank: the others may wait for them."""
+    each = {rank.label: rank.ledger_ns.compute / max(rank.window.steps, 1) for rank in ranks}
+    usual = median(each.values())
+    longer = {label: ns for label, ns in each.items() if ns >= _LONGER * usual > 0}
+    if not 0 < len(longer) <= min(_FEW, len(ranks) // 2):
+        return ""
+    does = "computes" if len(longer) == 1 else "compute"
+    mean = brief(sum(longer.values()) / len(longer))
+    names = " and ".join(shorten(label, 48) for label in longer)
+    return f"{opening(names)} {does} {mean} a {_unit(ranks)}, the median rank {brief(usual)}."
 
 
 def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Iterator[str]:
