@@ -89,8 +89,11 @@ def _in_folder(folder: Path) -> list[Path]:
     if not captures:
         _require_profiled(folder)
         if inner := _inner(folder):
+            remedy = f"Give one job's: perfdoc analyze {inner[-1]}"
+            if len(_captures_in(inner[-1])) == 1 < len(inner):
+                remedy = f"If each holds a rank: perfdoc analyze {folder}/*"
             words = f"is a folder without traces, but {inner[-1].name} in it has some."
-            raise TraceError(folder, words, f"Give one job's: perfdoc analyze {inner[-1]}")
+            raise TraceError(folder, words, remedy)
         raise TraceError(folder, "is a folder without traces.", accepted())
     return captures
 

@@ -66,6 +66,8 @@ def test_a_device_whose_rank_nobody_says_is_found_by_its_file() -> None:
     judged.cause = None
     words = "GPU 1, pid 7 is on node1 in rank1_trace.json. "
     assert _where_words(judged, ranks, files) == words  # type: ignore[arg-type]
+    same = [Path(f"/jobs/3/node{r}/trace.json") for r in range(2)]
+    assert "in node1/trace.json. " in _where_words(judged, ranks, same)  # type: ignore[arg-type]
     assert "rank1_trace" not in _where_words(judged, ranks, files[1:])  # type: ignore[arg-type]
     assert "rank1_trace" not in _where_words(judged, known, files)  # type: ignore[arg-type]
 

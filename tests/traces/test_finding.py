@@ -130,12 +130,18 @@ def test_a_trace_and_its_compressed_copy_are_one_capture(tmp_path: Path) -> None
 def test_a_folder_of_folders_names_the_last_that_has_traces(tmp_path: Path) -> None:
     for name in ("iteration_9", "iteration_10", "iteration_20"):
         (tmp_path / name).mkdir()
-        if name != "iteration_20":
-            (tmp_path / name / "rank0_trace.json").write_bytes(KINETO)
+        for rank in range(2) if name != "iteration_20" else ():
+            (tmp_path / name / f"rank{rank}_trace.json").write_bytes(KINETO)
     with pytest.raises(TraceError) as refused:
         find_captures([str(tmp_path)])
     assert "without traces" in refused.value.what
     assert refused.value.remedy.endswith(f" {tmp_path / 'iteration_10'}")
+    for name in ("iteration_9", "iteration_10"):  # as a folder of each rank is
+        (tmp_path / name / "rank1_trace.json").unlink()
+    with pytest.raises(TraceError) as refused:
+        find_captures([str(tmp_path)])
+    assert refused.value.remedy.endswith(f" {tmp_path}/*")
+    assert len(find_captures([f"{tmp_path}/*"])) == 2
 
 
 def test_a_run_that_was_not_profiled_says_so(tmp_path: Path) -> None:

@@ -257,5 +257,8 @@ def _where(rank: d.Rank, ranks: Sequence[d.Rank], files: Sequence[Path]) -> str:
     parts = [] if gpu in ("GPU ", rank.label) else [gpu]
     told = host.partition(".")[0] in _NOBODYS or rank.label.endswith(f", {host}")
     parts += [] if told else [f"on {host}"]
-    parts += [f"in {shorten(files[rank.input].name, 64)}"] if rank.rank is None and len(files) > 1 else []
+    if rank.rank is None and len(files) > 1:
+        file = files[rank.input]
+        alike = sum(other.name == file.name for other in files) > 1
+        parts += [f"in {shorten(f'{file.parent.name}/{file.name}' if alike else file.name, 64)}"]
     return "" if parts in ([], [f"GPU {rank.rank}"]) else f"{shorten(rank.label, 64)} is {' '.join(parts)}"
