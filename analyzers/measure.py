@@ -34,7 +34,6 @@ from perfdoc.analyzers.device.start_up import leave_out_start_up
 from perfdoc.analyzers.device.told_by_launch import told_by_launch
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
-from perfdoc.analyzers.host.without_gpu import host_contents
 from perfdoc.analyzers.kernel_class.classify import GIVEN, KernelKinds, classify_kernels
 from perfdoc.analyzers.measure_device import DeviceAnalysis, RankMeasurement, begun, measure_device
 from perfdoc.profiling.background import begun as begun_thread
@@ -253,6 +252,8 @@ def measure_trace(
         results = list((map if in_turn else pool.map)(measured, order))
     ranks = [r for r in results if isinstance(r, RankMeasurement)]
     if not ranks:
+        from perfdoc.analyzers.host.without_gpu import host_contents
+
         unread = next((n.message for n in trace.notes if n.code == "unknown-device-rows"), "")
         raise NoGpuActivityError(
             trace.path,

@@ -72,9 +72,9 @@ def _counted(program: str, capture: str, folder: Path) -> dict[str, Any]:
 
 
 CAPTURES = [
-    pytest.param("nsys/gpt_small_full_step_a100.sqlite", 300, 74_000, 198_000, id="gpt"),
-    pytest.param("nsys/windows_rtx5000.sqlite", 320, 9_200, 133_000, id="windows"),
-    pytest.param("kineto/vllm_moe_tp8_b200_rank0.json.gz", 446, 16_600, 283_000, id="vllm"),
+    pytest.param("nsys/gpt_small_full_step_a100.sqlite", 304, 71_000, 198_000, id="gpt"),
+    pytest.param("nsys/windows_rtx5000.sqlite", 323, 5_800, 133_000, id="windows"),
+    pytest.param("kineto/vllm_moe_tp8_b200_rank0.json.gz", 450, 13_000, 318_000, id="vllm"),
 ]
 """A capture; patterns compiled, searches of patterns, calls of perfdoc's functions at most.
 
@@ -87,8 +87,8 @@ def test_a_small_capture_takes_no_more_modules_and_compiler_runs(capture: str, t
     """A compiler run is an annotation or a condition of the catalogue, none of a source file."""
     counts = _counted(_IMPORTS, capture, tmp_path / "imports")
     assert counts["absent"] == []
-    assert counts["modules"] <= 838
-    assert counts["ours"] <= 504
+    assert counts["modules"] <= 826
+    assert counts["ours"] <= 492
     assert counts["compiled"] <= 280
 
 

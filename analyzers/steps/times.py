@@ -24,7 +24,6 @@ from perfdoc.analyzers.steps.figures import (
     median_range,
     warmup_steps,
 )
-from perfdoc.analyzers.steps.levels import MOST_STEPS, joined, levels
 from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job
 from perfdoc.results.quality import MEASURED
 from perfdoc.results.step_times import (
@@ -92,6 +91,8 @@ def _levels(job: LoggedSteps | None, steady: LoggedSteps | None) -> dict[str, An
     """Levels of the steady steps' times, the last ones, and in which of them steps were profiled."""
     if job is None or steady is None or not len(steady.step):
         return {}
+    from perfdoc.analyzers.steps.levels import MOST_STEPS, joined, levels
+
     steady = steady.of(np.arange(max(len(steady.step) - MOST_STEPS, 0), len(steady.step)))
     times = np.asarray(steady.duration_ns, np.float64)
     bounds = [*joined(times, levels(times)), len(times)][-MAX_LEVELS - 1 :]

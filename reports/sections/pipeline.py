@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from perfdoc.reports.charts.schedule import schedule_picture
 from perfdoc.reports.over_ranks import frac
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, share, time, word
 from perfdoc.results import Diagnosis, JobModelAnalysis, PipelineAnalysis, figures
@@ -22,6 +21,8 @@ def build(diagnosis: Diagnosis) -> Section | None:
     found = diagnosis.analyses.pipeline
     if found.state != "measured":
         return None
+    from perfdoc.reports.charts.schedule import schedule_picture
+
     grids = (_idle(found), _stages(found))
     return Section(
         key="pipeline",

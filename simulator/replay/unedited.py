@@ -28,7 +28,6 @@ from perfdoc.simulator.engine import EdgeKind, Schedule, TaskKind, critical_path
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.job.rank import RankWork, rank_work
 from perfdoc.simulator.replay.first_steps import first_steps, until
-from perfdoc.simulator.replay.join import join_ranks
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.traces.table import Bool, unique
 
@@ -85,6 +84,8 @@ def replay_job(
     reason, remedy = _not_joined(ranks, matches, clocks)
     if reason:
         return not_replayed(reason, remedy, scope="job"), None
+    from perfdoc.simulator.replay.join import join_ranks
+
     joined = join_ranks(ranks, calls, matches, clocks)
     if joined is None:
         said = "the matched collectives form a dependency cycle between ranks"

@@ -21,9 +21,8 @@ from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.edits.edit import Edit, between_calls, with_durations, with_lags
 from perfdoc.simulator.replay.edits.messages import FULL_FRAC, bucket_lines, sequences, usual_bytes
 from perfdoc.simulator.replay.edits.rewiring import Rewiring, arrivals, awaiting, is_transfer, launching
-from perfdoc.simulator.replay.edits.weight_places import F64
 from perfdoc.simulator.replay.rebuilt import Rebuilt
-from perfdoc.traces.table import Bool, unique
+from perfdoc.traces.table import F64, Bool, unique
 
 _BESIDE_FRAC = 0.01
 """A pass that communicates for less of its time is one without."""

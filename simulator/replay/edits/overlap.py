@@ -22,8 +22,6 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64, NONE
 from perfdoc.simulator.replay.edits.edit import Change, Edit, Ways
-from perfdoc.simulator.replay.edits.overlap_experts import experts_overlapped
-from perfdoc.simulator.replay.edits.overlap_weights import in_buckets, until_optimizer, weights_overlapped
 from perfdoc.simulator.replay.edits.rewiring import (
     NOT_BY_DDP,
     NOT_BY_ZERO,
@@ -162,6 +160,8 @@ def overlapped(dimension: Literal["dp", "tp", "cp", "ep"], *, bucket_bytes: int 
             "layers have the parameters of the model; equal ones if the model is unknown",
         )
     elif dimension == "ep":
+        from perfdoc.simulator.replay.edits.overlap_experts import experts_overlapped
+
         apply = experts_overlapped
         variants = tuple(partial(experts_overlapped, memory_frac=m, slower_frac=s) for m, s in _EXPERTS)
         said = ("tokens are dispatched in two halves; each overlaps with the experts' GEMMs of the other",)
@@ -185,6 +185,8 @@ def _weights(rebuilt: Rebuilt, *, bucket_bytes: int | None, ends_layers: float =
     """Where no range shows passes, so that nothing tells which layer a bucket is of, as other dimensions."""
     if not any(is_transfer(rebuilt, "dp")):
         raise ValueError("the capture shows no dp communication")
+    from perfdoc.simulator.replay.edits.overlap_weights import in_buckets, until_optimizer, weights_overlapped
+
     if not all(len(r.passes) for r in rebuilt.ranks):
         return until_optimizer(rebuilt)
     if ends_layers and all(r.facts.model is not None for r in rebuilt.ranks):

@@ -20,7 +20,6 @@ from perfdoc.analyzers.memory.job import RankMemory, job_memory
 from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.diagnose.contradictions import without_contradictions
 from perfdoc.diagnose.job import with_shown_degrees
-from perfdoc.diagnose.job_memory import memory_of
 from perfdoc.diagnose.ranks import NO_TRACE, rank_of, with_headroom
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
@@ -307,6 +306,8 @@ def whole_case(
 
 def _too_large(case: Case, measured: d.MemoryAnalysis, now: JobSettings) -> Callable[[JobSettings], str]:
     """What `perfdoc tune` says of the memory of other settings."""
+    from perfdoc.diagnose.job_memory import memory_of
+
     job = case.job
     memory = memory_of(now, job.facts, case.configuration, devices=job.devices, measured=measured)
     return lambda then: memory.against(memory.need_bytes(then))
