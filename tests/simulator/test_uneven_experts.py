@@ -160,6 +160,16 @@ def test_units_of_many_groups_are_found() -> None:
     assert with_exchanges(range(64), lasts, [0] * 64) == ([r // 2 * 2 for r in range(64)], set())
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_no_rank_of_many_groups_is_missed_for_noise(seed: int) -> None:
+    """512 ranks, four to a group, whose exchanges' ends are measured to 0.5 % of what lies between them."""
+    chance = np.random.default_rng(seed)
+    groups = [chance.normal(1e6, 1e5, (30, 4)) for _ in range(128)]
+    ends = [chance.normal(0, 5_000, (31, 4)) for _ in range(512)]
+    lasts = [(groups[r // 4] + np.diff(ends[r], axis=0)).astype(np.int64) for r in range(512)]
+    assert with_exchanges(range(512), lasts, [0] * 512) == ([r // 4 * 4 for r in range(512)], set())
+
+
 def test_uneven_lengths_are_no_uneven_experts(tmp_path: Path) -> None:
     said, _ = seen(having(PIPED, lengths=0.5), tmp_path)
     assert said.analyses.what_if is not None
