@@ -32,7 +32,8 @@ MADE_BY_HAND = {
 
 
 def run_together(text: str) -> str:
-    return "".join(text.split())
+    """Without breaks; nor the quotes of a command, which one that stands on a line of its own has not."""
+    return "".join(text.split()).replace("`", "")
 
 
 def assert_fits(made: Diagnosis, shown: str, width: int = 80) -> None:
