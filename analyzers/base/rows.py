@@ -60,11 +60,13 @@ def row_keys(*columns: I64) -> tuple[I64, I64]:
     >>> first.tolist(), key.tolist()
     ([0, 2, 3], [0, 0, 1, 2])
     """
-    key = np.zeros(len(columns[0]), np.int64)
+    key, known = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
         values, code = distinct(column.astype(np.int64))
-        # Both factors are below the number of rows, so the product stays in range.
-        _, key = distinct(key * max(1, len(values)) + code)
+        if known > 1 < len(values):
+            values, code = distinct(key * len(values) + code)  # in range: both are below the number of rows
+        if len(values) > 1:
+            key, known = code, len(values)
     first = np.zeros(int(key.max(initial=-1)) + 1, np.int64)
     # Backwards, because the last assignment wins and the first row is wanted.
     first[key[::-1]] = np.arange(len(key))[::-1]

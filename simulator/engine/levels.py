@@ -74,12 +74,12 @@ def _waits(edges: Edges) -> _Waits | None:
 
 def _numbered(edges: Edges, counts: I64) -> list[int] | None:
     """Where each level begins, and the end, of tasks that are numbered by level; None of others."""
-    begins, tasks, none = [0], len(counts), int(np.argmax(counts > 0))
+    none = int(np.argmax(counts > 0))
     if not counts[none:].all():
         return None
     last = np.maximum.accumulate(np.maximum.reduceat(edges.source, edges.first[none:-1]))
-    begins.append(none)
-    while begins[-1] < tasks:
+    begins = [0, none]
+    while begins[-1] < len(counts):
         if len(begins) % _LOOKS == 0 and begins[-1] < _WIDE * len(begins):
             return None
         begins.append(none + int(np.searchsorted(last, begins[-1])))

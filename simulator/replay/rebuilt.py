@@ -113,7 +113,7 @@ class Rebuilt:
     -1 for all others, and on a GPU that is not known."""
     ranks: tuple[RankFrame, ...]
 
-    @property
+    @cached_property
     def on_host(self) -> Bool:
         """By task: whether it is of a rank that trains on the CPU."""
         return np.array([r.on_host for r in self.ranks], bool)[self.graph.rank]
@@ -138,12 +138,12 @@ class Rebuilt:
     def span(self, end_ns: I64, rank: int | None = None) -> int:
         """From the start of the window to the last end of a rank's work (None: of all ranks); 0 where it did
         none."""
-        which = range(len(self.ranks)) if rank is None else (rank,)
-        mine = np.isin(self.graph.rank, list(which)) if len(which) < len(self.ranks) else slice(None)
-        counts = (self.on_host | (self.graph.kind != TaskKind.HOST))[mine]
-        if not counts.any():
+        mine = self.on_host | (self.graph.kind != TaskKind.HOST)
+        mine &= True if rank is None else self.graph.rank == rank
+        if not mine.any():
             return 0
-        return int(end_ns[mine][counts].max()) - min(self.ranks[r].window_start_ns for r in which)
+        ranks = self.ranks if rank is None else (self.ranks[rank],)
+        return int(end_ns[mine].max()) - min(r.window_start_ns for r in ranks)
 
 
 def rebuild_rank(
@@ -271,9 +271,8 @@ def with_edges(rebuilt: Rebuilt, builder: GraphBuilder) -> Rebuilt | None:
     order = topological_order(count, edges.source, edges.target)
     if order is None:
         return None
-    columns: dict[str, Any] = {n: getattr(old, n)[order] for n in OF_GRAPH}
-    graph = TaskGraph(**columns, edges=edges.renumbered(order))
-    columns = {n: getattr(rebuilt, n)[order] for n in OF_TASK}
+    graph = TaskGraph(**{n: getattr(old, n)[order] for n in OF_GRAPH}, edges=edges.renumbered(order))
+    columns: dict[str, Any] = {n: getattr(rebuilt, n)[order] for n in OF_TASK}
     return replace(rebuilt, graph=graph, **columns)
 
 

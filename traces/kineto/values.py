@@ -186,7 +186,6 @@ class Args(msgspec.Struct, gc=False):
     dtypes: msgspec.Raw = msgspec.field(name="Input type", default=NO_INPUTS)
     values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NO_INPUTS)
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=NO_INPUTS)
-    """Inputs of an operator stay undecoded."""
 
 
 def integer(value: object) -> int:
