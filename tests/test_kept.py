@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -36,6 +37,21 @@ def test_a_file_is_made_something_of_once_and_again_when_it_changes(file: Path) 
     file.write_text("one six")  # as long, perhaps in the same second
     assert kept(file, _counted) == ["one", "six"]
     assert loaded(b"a: [1, x]") == {"a": [1, "x"]}
+
+
+def test_a_file_that_is_not_ours_is_made_again_when_its_size_or_time_changes(file: Path) -> None:
+    beside = file.with_name("ours")
+    was = file.stat()
+    assert kept(file, _counted, beside=beside) == ["one", "two"]
+    file.write_text("one six")
+    os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert kept(file, _counted, beside=beside) == ["one", "two"], "nobody reads it to see"
+    os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns + 1))
+    assert kept(file, _counted, beside=beside) == ["one", "six"]
+    file.write_text("one two three")
+    os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns + 1))
+    assert kept(file, _counted, beside=beside) == ["one", "two", "three"]
+    assert len(_MADE) == 3
 
 
 def test_it_is_made_again_where_a_function_that_makes_it_changes(file: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 import perfdoc.reports.html as html_module
 from perfdoc.reports.charts.timeline_parts import timeline_data
-from perfdoc.reports.html import render_html
+from perfdoc.reports.html import html_bytes, render_html
 from perfdoc.reports.leaves import LEAVES, leaf_values
 from perfdoc.reports.llm import LIMIT, QUOTED, findings_of, render_llm
 from perfdoc.reports.markdown import escape, render_markdown, sentence
@@ -215,6 +215,15 @@ def test_every_report_has_the_order_of_the_ranking(name: str) -> None:
         assert len(places) == len(sized[:5])
     assert [found["place"] for found in findings_of(diagnosis)] == list(range(1, len(ranking(diagnosis)) + 1))
     assert [found["codes"] for found in findings_of(diagnosis)] == [r.codes for r in diagnosis.opportunities]
+
+
+@EVERY
+def test_the_page_that_is_written_is_the_one_that_is_shown(name: str) -> None:
+    """Parts of ASCII and of more are encoded apart, and make one page."""
+    found = made(name)
+    page = html_bytes(found)
+    assert page == render_html(found).encode()
+    assert len(page) > len(page.decode())
 
 
 @EVERY
