@@ -1,4 +1,4 @@
-"""The plain events of a PyTorch trace, nearly all: decoded once with their arguments, times of many at once.
+"""The plain events of a PyTorch trace, nearly all: decoded once, times of many at once.
 
 What is not plain (a time with a sign or an exponent, a number in place of a name, text that is no JSON) is
 left to who reads one by one.
@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdoc.traces.kineto.values import Args
 from perfdoc.traces.table import I64, Bool
 
 _NO_TIME, _ZERO = msgspec.Raw(b"null"), msgspec.Raw(b"0")
@@ -33,7 +32,7 @@ class PlainEvent(msgspec.Struct, gc=False):
     tid: int | str | None = None
     ts: msgspec.Raw = _NO_TIME
     dur: msgspec.Raw = _NO_TIME
-    args: Args = msgspec.field(default_factory=Args)
+    args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 _decode = msgspec.json.Decoder(PlainEvent).decode

@@ -152,7 +152,9 @@ class EventRows(OddEvents):
             elif event.ph == "X":
                 keep = plain.get(event.cat) or plain.get(family(event.cat), self._note_unknown)
                 try:
-                    keep(event, event.args, start, end)
+                    keep is _nothing or keep(event, ARGS.decode(event.args), start, end)
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    self._read_one(number, raw)
                 except (ValueError, OverflowError, RecursionError) as error:
                     self.set_aside(number, event, error)
 
