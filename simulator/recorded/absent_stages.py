@@ -62,6 +62,7 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect], recorded: F64) ->
     longer = float((job.span_ns - recorded).mean())
     least = longer if longer < MAX_UNSEEN_FRAC * job.span_ns.mean() else 0.0
     unseen: dict[int, float] = {}
+    uneven: dict[int, float] = defaultdict(float)
     cells = job.of_member
     held_up = {job.replica[m] for e in slow for m in e.members}
     for member, mine in enumerate(cells):
@@ -71,6 +72,13 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect], recorded: F64) ->
         alike = [m for m in alike if job.replica[m] not in held_up] or alike
         lonely = [mine[k] for k in at if job.cells[mine[k]].kind == "messages"]
         transfer[job.replica[member]] += [] if alike else [([mine[k] for k in at], np.zeros((len(at), 1)))]
+        works = [k for k, c in enumerate(mine) if job.cells[c].is_compute] if alike else []
+        if works:
+            # Micro-batches that are long in every step, on the ranks that are here.
+            usual = usual_of([job.takes[[cells[m][k] for k in works]] for m in alike])
+            longer_ns = job.takes[[mine[k] for k in works]] - usual
+            by_chance = 2 * longer_ns.std(axis=1) / np.sqrt(longer_ns.shape[1])
+            uneven[job.replica[member]] += float((abs(longer_ns.mean(axis=1)) - by_chance).clip(0.0).sum())
         if lonely and alike:
             own, replica = [mine[k] for k in at], job.replica[member]
             # With waiting: of those whose ranks are all here nothing but the transfer is left without.
@@ -99,7 +107,7 @@ def with_late_stages(job: RecordedJob, slow: Sequence[Effect], recorded: F64) ->
         (own, usual), (missing, count) = both[r], alone[r]
         beyond = own - usual
         here = {s for s, of in zip(job.stage, job.replica, strict=True) if of == r}
-        if beyond.mean() > errors * scatter / np.sqrt(len(own)):
+        if beyond.mean() > errors * scatter / np.sqrt(len(own)) + uneven[r]:
             sums, untold = _sums_with_absent(job, here)
             notes = [] if 0 in here else [LAST_NOTE.format(unseen[r] / 1e6)]
             notes += [SUMS_NOTE] if untold else []
