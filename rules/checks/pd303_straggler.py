@@ -16,7 +16,7 @@ from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import late_rank
 from perfdoc.rules.facts.capture import if_as_slow
-from perfdoc.rules.facts.culprit import cause_of, gain_of, leading, waits_in
+from perfdoc.rules.facts.culprit import LEADS_FRAC, cause_of, gain_of, leading, waits_in
 from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, late_hosts, look_at_gpu, who
 from perfdoc.rules.facts.degrees import PP
 from perfdoc.rules.facts.expert_balance import balance
@@ -250,8 +250,8 @@ def _would_repeat(case: Case, straggler: Straggler) -> bool:
 
 
 def _is_blamed(case: Case, straggler: Straggler, gain: Gain | None) -> bool:
-    """Whether the verdict names it: most of the waiting is for it, or it is known to compute longer than the
-    others, and it costs about as much as anything else does."""
+    """Whether the verdict names it: most of the waiting is for it and it costs about as much as anything else
+    does, or it is known to compute longer than the others, whatever else is lost."""
     latest, first = case.job.skew.latest, next(iter(leading(case.what_if)), None)
     named = latest is not None and latest.name == straggler.name and latest.cause not in ("waiting", "before")
     sure = _prediction(case, straggler) is not None and _would_repeat(case, straggler)
@@ -261,7 +261,11 @@ def _is_blamed(case: Case, straggler: Straggler, gain: Gain | None) -> bool:
     if may_be_data(straggler):
         return False
     ratio = longer_times(case, straggler.name) if straggler.cause == "compute" else None
-    return (ratio is None or ratio >= LEAST_TIMES) and _is_as_much(case, gain)
+    if ratio is not None and ratio < LEAST_TIMES:
+        return False
+    costs = None if gain is None else case.share_of_unit(gain.size_ms)
+    leads = sure and ratio is not None and costs is not None and costs >= LEADS_FRAC
+    return leads or _is_as_much(case, gain)
 
 
 LEAST_TIMES = 1.03

@@ -9,6 +9,7 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.results.losses import largest_loss
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import RuleResult
@@ -297,6 +298,19 @@ def test_pd501_beside_cuda_graphs(tmp_path: Path) -> None:
 def test_pd501_overwrites_nothing_that_is_not_known(tmp_path: Path) -> None:
     found = fragmented(tmp_path, 100)
     assert (found.advice, "after a comma" in found.remedy) == ([], True)
+
+
+def test_pd303_leads_however_much_the_transfer_costs(tmp_path: Path) -> None:
+    """Rank 2 computes longer in every step, and the reductions themselves take most of it: who is slow is
+    named all the same, unless it is next to nothing."""
+    job = JobSpec(dp=4, micro_batches=2, dp_factor=40.0, late=Late(rank=2, extra_ns=1_000_000))
+    case = planted(tmp_path, job)
+    loss, frac = largest_loss([rank.ledger for rank in case.ranks])
+    assert loss == "exposed_comm.dp"
+    assert frac > 0.2  # a half of it is more than what either gain below is
+    whole = predicting(case, without_straggler_dp=(1.0, 2.0, 3.0)).gains.predictions[0].step_ns or 0
+    for part, leads in ((0.06, True), (0.04, False)):
+        assert bool(result("PD303", _without_rank(case, 2, part * whole / 1e6)).blames) == leads
 
 
 def test_pd501_without_a_snapshot(tmp_path: Path) -> None:
