@@ -51,8 +51,10 @@ def split_blocks(view: DeviceView, first: I64, last: I64) -> tuple[I64, list[Sid
     by_thread = _best_splits(threads, length, starts, ends)
     by_name = _best_splits(names, length, starts, ends)
     hashes = _hashes(view, names)
-    for i, (a, b) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        change = by_thread[i] if by_thread[i] > 0 else by_name[i]
+    changes = as_in_other_steps(
+        np.where(by_thread > 0, by_thread, by_name), ends - starts, block[starts] % stretches
+    )
+    for a, b, change in zip(starts.tolist(), ends.tolist(), changes.tolist(), strict=True):
         step, stretch = divmod(int(block[a]), stretches)
         if change > 0:
             split[step, stretch] = int(activity.start_ns[rows[a + change]]) - int(first[step, stretch])
@@ -63,6 +65,18 @@ def split_blocks(view: DeviceView, first: I64, last: I64) -> tuple[I64, list[Sid
                 tuple(sorted(hashes[k] for k in set(names[until:b].tolist()))),
             )
     return split, sides
+
+
+def as_in_other_steps(changes: I64, kernels: I64, stretch: I64) -> I64:
+    """The change of a block in which one side is too short to tell: where all other steps have as many
+    kernels in that stretch, and the change at the same of them."""
+    found = changes.copy()
+    for one in np.unique(stretch[changes <= 0]).tolist():
+        mine = stretch == one
+        known = np.unique(changes[mine & (changes > 0)])
+        if len(known) == 1 and np.ptp(kernels[mine]) == 0:
+            found[mine] = known[0]
+    return found
 
 
 def _names(view: DeviceView, rows: I64) -> I64:

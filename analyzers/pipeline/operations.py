@@ -83,6 +83,9 @@ class RankOperations:
     split_ns: I64
     """Of compute: how much of its duration lies before the work changes in kind (another thread launches it,
     or other kernels); -1 where it does not."""
+    busy_before_ns: I64
+    shared_before_ns: I64
+    """The parts of busy_ns and shared_ns that lie before that; all of them where the work does not change."""
     sides: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
     """What ran before and behind that (hashes of names); all in the first where it does not change."""
     row: I64
@@ -100,7 +103,7 @@ def no_operations(reason: str, label: str = "", rank: int | None = None) -> Rank
     """Of a device where they cannot be told."""
     none, square = np.empty(0, np.int64), np.empty((0, 0), np.int64)
     columns = ("kind", "of", "group", "group_size", "dimension", "peer", "lane", "bytes", "step_ns")
-    matrices = ("start_ns", "duration_ns", "busy_ns", "shared_ns", "split_ns", "row")
+    matrices = "start", "duration", "busy", "shared", "split", "busy_before", "shared_before"
     return RankOperations(
         rank=rank,
         label=label,
@@ -113,7 +116,7 @@ def no_operations(reason: str, label: str = "", rank: int | None = None) -> Rank
         sides=(),
         stretches=no_stretches(),
         **dict.fromkeys(columns, none),
-        **dict.fromkeys(matrices, square),
+        **dict.fromkeys(("row", *(f"{m}_ns" for m in matrices)), square),
     )
 
 
@@ -263,9 +266,10 @@ def _laid_out(
     split = np.full(first.shape, -1, np.int64)
     if is_message.any():
         split, sides = split_blocks(view, first, last)
+    changes = np.where(split < 0, last, np.minimum(first + split, last))
+    busy_before = work.covered_within(first, changes)
     # Compute and an event in turn; compute that is nowhere is no operation.
-    count = len(events.operation)
-    place = np.arange(2 * count + 1)
+    place = np.arange(2 * len(events.operation) + 1)
     at = np.where(place % 2 == 1, np.append(events.operation, -1)[place // 2], -1)
     is_wait = (at >= 0) & np.append(events.is_wait, False)[place // 2]
     is_shared = (at >= 0) & ~is_wait
@@ -316,6 +320,8 @@ def _laid_out(
         busy_ns=table(busy),
         shared_ns=table(busy - view.activity.compute.covered_within(first, last)),
         split_ns=table(split, None, -1),
+        busy_before_ns=table(busy_before),
+        shared_before_ns=table(busy_before - view.activity.compute.covered_within(first, changes)),
         sides=tuple(sides[p // 2] if k == COMPUTE else ((), ()) for p, k in zip(place, kind, strict=True)),
         row=table(np.full_like(first, -1), rows, -1),
         step_ns=end - begin,

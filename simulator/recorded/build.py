@@ -134,10 +134,12 @@ def _parts(
     if len(passes) != 2 or (cut < 0).any():
         return [(passes, (lasts, busy, shared), rows)]
     first = np.minimum(cut, lasts)
-    share = np.divide(first, lasts, out=np.zeros_like(lasts), where=lasts > 0)
-    rest = 1 - share
-    before = rank.stretches.at_ns[rows] < float(np.median(first))
+    matrices = rank.busy_before_ns, rank.shared_before_ns
+    busy_before, shared_before = (m[i, steps].astype(np.float64) for m in matrices)
+    # Both of the first step; by the middle of a stretch, for launches leave a gap before its work.
+    middle = rank.stretches.at_ns[rows] + rank.stretches.takes_ns[rows, :1].sum(axis=1) // 2
+    before = middle < (rank.split_ns[i, 0] if rank.split_ns[i, 0] >= 0 else np.median(first))
     return [
-        (passes[:1], (first, busy * share, shared * share), rows[before]),
-        (passes[1:], (lasts - first, busy * rest, shared * rest), rows[~before]),
+        (passes[:1], (first, busy_before, shared_before), rows[before]),
+        (passes[1:], (lasts - first, busy - busy_before, shared - shared_before), rows[~before]),
     ]

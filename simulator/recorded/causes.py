@@ -54,7 +54,7 @@ def causes_of(
     experts = uneven_experts(works, slow)
     calm = [replace(w, takes=takes) for w, takes in zip(works, without(works, experts), strict=True)]
     left = [*with_late_stages(job, alone[:MAX_SLOW], recorded), *long_or_slow(job, calm, slow), *experts]
-    left += [*uneven_data(calm, without_waits(calm, slow)), *slow_links(job)]
+    left += [*uneven_data(calm, without_waits(calm, slow), slow), *slow_links(job)]
     uneven = absent.of_uneven_data(recorded)
     gone: list[Effect] = []
     found: list[WhatIfCause] = []

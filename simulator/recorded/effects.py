@@ -264,16 +264,24 @@ def slow_alone(works: Sequence[StageWork], stage: Effect) -> Effect:
     return replace(stage, kind="slow_rank", note=note, factors=factors, even=None)
 
 
-def uneven_data(works: Sequence[StageWork], even: Sequence[F64]) -> list[Effect]:
-    """Micro-batches that take longer than others of a rank, one in this step and another in the next. even:
-    what passes take if no rank of a unit waits for another one's data."""
+def uneven_data(works: Sequence[StageWork], even: Sequence[F64], slow: Sequence[Effect] = ()) -> list[Effect]:
+    """Micro-batches that take longer than others, one in this step and another in the next. even: what passes
+    take if no rank of a unit waits for another one's data. slow: ranks that stay as slow as they are."""
     factors, ratios, recurring = [], [], []
+    apart = {m for e in slow for m in e.members}
     for work, alone in zip(works, even, strict=True):
         wanted = alone.copy()
+        alike = np.array([m not in apart for m in work.members])
         for kind in work.kinds:
             rows = work.of_kind(kind)
             several = wanted[:, rows]
-            wanted[:, rows] = several.mean(axis=(1, 2), keepdims=True)
+            each = several.mean(axis=(1, 2), keepdims=True)
+            # Over replicas too, but for those whose mean is further off than lengths by chance make it.
+            scatter = several.std(axis=(1, 2), keepdims=True) / np.sqrt(several[0].size)
+            beyond = abs(each - np.median(each, axis=0)) > ERRORS * scatter
+            pooled = alike & ~beyond[:, 0, 0]
+            each[pooled] = each[pooled].mean(axis=0) if pooled.any() else 0.0
+            wanted[:, rows] = each
             longest = several.max(axis=(0, 1)) / np.maximum(several.mean(axis=(0, 1)), 1.0)
             ratios.append(float(np.median(longest)))
             recurring.append(longest > 1 + LEAST)

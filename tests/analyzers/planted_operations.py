@@ -261,6 +261,8 @@ def _operations(  # type: ignore[no-untyped-def]
         busy_ns=np.where(kind[:, None] == COMPUTE, end - start, 0),
         shared_ns=np.zeros((n, steps), np.int64),
         split_ns=split,
+        busy_before_ns=np.where(split < 0, np.where(kind[:, None] == COMPUTE, end - start, 0), split),
+        shared_before_ns=np.zeros((n, steps), np.int64),
         sides=tuple(sides),
         row=np.tile(np.arange(n)[:, None], (1, steps)),
         step_ns=(end.max(axis=0)),

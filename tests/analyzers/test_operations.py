@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from perfdoc.analyzers.communication.calls import collective_calls
+from perfdoc.analyzers.pipeline.halves import as_in_other_steps
 from perfdoc.analyzers.pipeline.operations import COMPUTE, MESSAGE, WAIT, RankOperations, rank_operations
 from tests.analyzers.device_views import view_of
 from tests.analyzers.test_pipeline_rank import MARK, SEND_RECV, group
@@ -104,3 +107,12 @@ def test_what_only_communication_fills_inside_a_pass_is_told_apart(tmp_path: Pat
     assert found.kind.tolist() == [COMPUTE, MESSAGE]
     assert found.busy_ns[0].tolist() == [200_000, 200_000]
     assert found.shared_ns[0].tolist() == [40_000, 40_000]
+
+
+def test_a_change_that_one_step_does_not_show_is_where_the_others_have_it() -> None:
+    """Only with as many kernels there, and one change in all others: stretch 0 of three steps, and 1."""
+    stretch, kernels = np.array([0, 1, 0, 1, 0, 1]), np.full(6, 8)
+    changes = np.array([3, 2, 0, 4, 3, 0])
+    assert as_in_other_steps(changes, kernels, stretch).tolist() == [3, 2, 3, 4, 3, 0]
+    kernels[4] = 7
+    assert as_in_other_steps(changes, kernels, stretch).tolist() == changes.tolist()

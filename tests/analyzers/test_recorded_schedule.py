@@ -72,7 +72,8 @@ def test_a_message_too_many_fits_nothing() -> None:
     columns = {
         n: getattr(first, n)[kept] for n in ("kind", "of", "group", "dimension", "peer", "lane", "is_awaited")
     }
-    tables = {n: getattr(first, n)[kept] for n in ("start_ns", "duration_ns", "busy_ns", "split_ns", "row")}
+    names = "start_ns", "duration_ns", "busy_ns", "split_ns", "row", "busy_before_ns", "shared_before_ns"
+    tables = {n: getattr(first, n)[kept] for n in names}
     words = {n: tuple(getattr(first, n)[i] for i in kept) for n in ("operation", "sides")}
     found = find_schedule([replace(first, **columns, **tables, **words), ranks[1]])
     assert found.reason == "the messages of a step fit no schedule that is known"

@@ -59,6 +59,8 @@ class RankLane:
     rank: int
     process: ProcessBuilder
     thread: ThreadBuilder = field(init=False)
+    launcher: ThreadBuilder = field(init=False)
+    """Which launches now: autograd's own in backward passes of layers of experts."""
     device: DeviceBuilder = field(init=False)
     place: Place = field(init=False)
     groups: dict[str, Group] = field(init=False)
@@ -79,7 +81,7 @@ class RankLane:
     """(what, start, end): when the host launched nothing since the step began, in order."""
 
     def __post_init__(self) -> None:
-        self.thread = self.process.thread()
+        self.thread = self.launcher = self.process.thread()
         self.device = self.process.device(self.rank % 8)
         self.place = place_of(self.spec, self.rank)
         self.groups = groups_of(self.spec, self.rank)
@@ -91,14 +93,14 @@ class RankLane:
     # The host.
 
     def range(self, name: str, start_ns: int, end_ns: int, **more: object) -> None:
-        """A range of the host thread, given in true time."""
-        self.thread.range(name, self.clock.local(start_ns), self.clock.local(end_ns), **more)  # type: ignore[arg-type]
+        """A range of the thread that launches now, given in true time."""
+        self.launcher.range(name, self.clock.local(start_ns), self.clock.local(end_ns), **more)  # type: ignore[arg-type]
 
     def launch(self) -> tuple[Launch, int]:
         """The next CUDA call, and the true time at which it returns."""
         start = self.host_ns
         self.host_ns = start + API_NS + self.spec.between_ns
-        return (self.thread, self.clock.local(start), self.clock.local(start + API_NS)), start + API_NS
+        return (self.launcher, self.clock.local(start), self.clock.local(start + API_NS)), start + API_NS
 
     def introduce(self) -> None:
         """What a capture says at its start: communicators made, and the trainer's marks."""

@@ -48,6 +48,7 @@ class RankWork:
         """Calls so far by communicator."""
         self.facts: dict[tuple[int, int], tuple[str, str, int]] = {}
         """(dimension, operation, bytes) of each call of a communicator."""
+        self.autograd = lane.thread if lane.spec.experts is None else lane.process.thread()
 
     def lay_pass(self, step: int, what: Pass) -> Laying:
         """Forward or backward of one micro-batch through one chunk."""
@@ -72,7 +73,9 @@ class RankWork:
         if spec.model is not None:
             start = yield from self._layers(what, spec.model)
         elif spec.experts is not None:
+            lane.launcher = lane.thread if what.forward else self.autograd
             start = yield from self._experts(step, what, spec.experts)
+            lane.launcher = lane.thread
         elif spec.buckets and not what.forward and what.micro_batch == spec.micro_batches - 1:
             start = yield from self._reduced_backward(duration)
         else:

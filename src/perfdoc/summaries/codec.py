@@ -166,7 +166,7 @@ _PARTS = ["part_row", "part_sends", "part_peer", "part_number", "part_channel"]
 _ROWS = ["launch_ns", "start_ns", "end_ns", "wait_ns", "gap_before_ns", "gap_after_ns", "bytes"]
 _TASKS = ["start_ns", "end_ns", "launch_ns", "call", "dimension", "kernel_class", "bytes", "reduces"]
 _OPERATIONS = ["kind", "of", "group", "dimension", "peer", "lane", "is_awaited"]
-_BY_STEP = ["start_ns", "duration_ns", "busy_ns", "split_ns", "row"]
+_BY_STEP = ["start_ns", "duration_ns", "busy_ns", "split_ns", "row", "busy_before_ns", "shared_before_ns"]
 _GROUPS: Mapping[type, _Groups] = {
     RankOperations: lambda o: [(len(o), [*_OPERATIONS, *_BY_STEP]), (len(o.step_names), ["step_ns"])],
     Edges: lambda e: [(None, ["source", "lag_ns", "kind"])],
