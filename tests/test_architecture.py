@@ -181,7 +181,7 @@ BUDGET = {
     "results": 3_917,  # what rules say of their savings; words that are compared; the what-if study
     "rules": 16_186,  # tokens of experts, regular slow steps; what servers do; how experts are balanced
     "simulator": 13_580,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
-    "src": 22_533,  # files of unnamed ranks; runs that overlap; what is next for logs
+    "src": 22_545,  # GEMMs in FP32; files of unnamed ranks; runs that overlap; what is next for logs
     "traces": 9_974,  # plain events many at once; other vendors by form; allocations in any capture
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }

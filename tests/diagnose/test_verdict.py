@@ -177,6 +177,18 @@ def test_a_small_loss_is_told_below() -> None:
     assert why.startswith("The largest is 2 ms of the 100 ms step, 2.0 %: DP communication")
 
 
+def test_of_gemms_in_fp32_there_is_a_large_loss() -> None:
+    """Of 98 ms of compute 16 bits save 60: a problem, as 16 bits in place of FP8 are none."""
+    made, fast = two_steps(compute=196, dp=4), "98.0 % of the 100 ms step is compute"
+    first = replace(row("PD407", "", 60, 0.6), exact=False)
+    for level, said in (("problem", f"{fast}; it is so: 60 ms."), ("information", f"{fast}: no large loss.")):
+        assert verdict_of([made], [first], [rule("PD407", level=level)], seen())[0] == said
+    unknown = replace(first, gain=None, gain_frac=None)
+    assert verdict_of([made], [unknown], [rule("PD407")], seen())[0] == f"{fast}; it is so."
+    said, _ = verdict_of([two_steps(compute=200)], [first], [rule("PD407")], seen())
+    assert said == "All of the 100 ms step is compute; it is so: 60 ms."
+
+
 def test_who_is_named_comes_with_its_price_and_evidence() -> None:
     """9.5 ms of a step of 95 ms; what the row says of shares again is left out."""
     facts = [Fact(label="joins last in", value="94 %"), Fact(label="late, mean over ranks", value="9 %")]

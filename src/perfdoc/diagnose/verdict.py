@@ -132,20 +132,32 @@ def _of_time(
         what = rule.reason if rule is not None else "a simulated change makes it shorter"
         price = _price(first).partition(" of the ")[0]
         return f"{computes} of the {_base(ranks)} is compute; {what}: {price}.", why
+    wrong = _in_how_it_computes(rows, rules)
     if not loss:
-        return f"All of the {_base(ranks)} is compute.", why
+        return f"All of the {_base(ranks)} is compute{wrong}.", why
     what = _what(loss, frac, ranks, seen)
     if loss == "idle.host" and first is not None and "PD208" in first.codes:
         what = _WAITS["waits"].format(gpus=_gpus(ranks), them="it" if len(ranks) == 1 else "them")
     longer = _profiled(seen.step_times)[0] if loss.startswith("idle.") else ""
     lost = f"{part} of the {_base(ranks)}, {share(frac)}: {what}{longer}."
     if frac < WORTH_A_VERDICT_FRAC:
-        return f"{computes} of the {_base(ranks)} is compute: no large loss.", f"The largest is {lost} {why}"
+        said = f"{computes} of the {_base(ranks)} is compute{wrong or ': no large loss'}."
+        return said, f"{'Else the largest loss' if wrong else 'The largest'} is {lost} {why}"
     if loss.startswith("exposed_comm"):
         longest = _longest(ranks) if loss == PIPELINE else ""
         told = [seen.who_waits or seen.blamed or longest, *_collectives(loss.rpartition(".")[2], ranks, seen)]
         why = " ".join(text for text in (*told, *_profiler(ranks, seen)) if text) or why
     return lost, why
+
+
+def _in_how_it_computes(rows: Sequence[Opportunity], rules: Mapping[str, RuleResult]) -> str:
+    """What is a problem of the numbers that it computes with (GEMMs in FP32), where that is mended first;
+    empty of what may as well stay (16 bits in place of FP8)."""
+    row = rows[0] if rows and not rows[0].exact else None
+    rule = rules.get(row.codes[0]) if row is not None and row.codes else None
+    if row is None or rule is None or rule.level != "problem":
+        return ""
+    return f"; {rule.reason}" + (f": {_price(row).partition(' of the ')[0]}" if row.gain is not None else "")
 
 
 def _longest(ranks: Sequence[Rank]) -> str:
