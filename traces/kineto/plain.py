@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdoc.traces.kineto.document import Event
 from perfdoc.traces.table import I64, Bool
 
 _NO_TIME, _ZERO = msgspec.Raw(b"null"), msgspec.Raw(b"0")
@@ -22,11 +23,9 @@ _MOST_NS = 4e18
 _HALF, _ABOVE_HALF = 2, 3
 
 
-class PlainEvent(msgspec.Struct, gc=False):
+class PlainEvent(Event, gc=False):
     """An event with fields of the kinds that Kineto writes."""
 
-    ph: str = ""
-    cat: str | None = None
     name: str | None = None
     pid: int | str | None = None
     tid: int | str | None = None
