@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
+from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.results.figures import brief, plural, significant
 from perfdoc.results.names import opening, shorten
 from perfdoc.results.step_times import Distribution, OutlierStep
@@ -62,7 +63,7 @@ def evaluate(case: Case) -> Verdict:
     often = _every(case, slow)
     said = _said(worst, like, len(slow) - 1, len(case.ranks), often)
     _, look = _GROWS.get(worst.leaf or "", ("", _LOOK))
-    if worst.leaf == "idle.host" and (following := _following(case, worst.step)):
+    if worst.leaf == "idle.host" and (following := _following(case, worst)):
         look += f", or at the beginning of {shorten(following, 48)}, whose first kernel ends the wait"
     by_design = often > 0 and worst.leaf == "compute"
     if by_design:
@@ -104,10 +105,16 @@ def _every(case: Case, slow: Sequence[OutlierStep]) -> int:
     return every if at[0] < every and at[-1] >= len(names) - 1 - every else 0
 
 
-def _following(case: Case, step: str) -> str:
-    """The step behind one of this name; empty where none is."""
-    lists = [[s.name for s in rank.window.step_list] for rank in case.ranks]
-    return next((names[names.index(step) + 1] for names in lists if step in names[:-1]), "")
+def _following(case: Case, slow: OutlierStep) -> str:
+    """The step whose first kernel ends the longest wait for the host, where that is in a slow step and lasts
+    to its end; empty where it ends before, or is not known."""
+    for label, rank in zip(case.job.labels, case.ranks, strict=False):
+        for spot in (i.spot for i in rank.instances if i.spot.key == "idle.host" and i.step == slow.step):
+            for step, following in pairwise(rank.window.step_list):
+                late = step.start_ns <= spot.start_ns < step.end_ns <= spot.end_ns + LAUNCH_LATENCY_MAX_NS
+                if late and slow.label in (label, None):
+                    return following.name
+    return ""
 
 
 def _others(usual: Distribution, slow: Sequence[OutlierStep]) -> tuple[int, str]:

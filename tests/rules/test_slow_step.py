@@ -79,6 +79,27 @@ def test_a_host_that_is_late_is_looked_for_where_the_next_step_begins(tmp_path: 
     assert "beginning" not in result("PD210", slow_once(tmp_path, (1700, 0))).remedy
 
 
+@pytest.mark.parametrize("behind", [0, 200])
+def test_a_pause_inside_the_slow_step_is_not_looked_for_in_the_next(tmp_path: Path, behind: int) -> None:
+    """Steps of 600 us of kernels; in step 4 the host is silent for 1,200 us before its last 200, or, with
+    nothing behind that, before the first kernel of step 5."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    at = 0
+    for i in range(8):
+        begin = at
+        for part in (600 - behind, behind):
+            at += 1200 * US if (i, part) == (4, behind) else 0
+            if part:
+                device.kernel(GEMM, at, at + part * US, launch=(thread, at, at + 1))
+            at += part * US
+        thread.range(f"perfdoc.step {i}", begin, at)
+    found = result("PD210", case_of(tmp_path, builder))
+    assert "1.2 ms more of waiting for the host" in found.reason
+    assert ("beginning" in found.remedy) == (behind == 0)
+
+
 def test_the_bound_is_not_below_what_goes_with_the_slow_step(tmp_path: Path) -> None:
     # The median of these is above the mean of those that are not slow.
     steps = [(560, 0), (600, 0), (598, 0), (1700, 0), (599, 0), (601, 0), (540, 0), (600, 0)]
