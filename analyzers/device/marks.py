@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from perfdoc.records import dataclass
 from perfdoc.results.figures import plural
 from perfdoc.results.names import shorten
 from perfdoc.traces import RangeKind, Trace
+from perfdoc.traces.table import Bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +48,20 @@ _LIKE_OTHERS = 2.0
 """Times longer or shorter than the others, a gap may hold the step whose number is missing."""
 
 
+def _jumps(marks: Marks) -> tuple[I64, int]:
+    """(By how much each step's number is above that of the one before, 0 where their forms differ; the usual
+    one). Steps may be numbered by samples, or be every second of a job's."""
+    numbers = [re.fullmatch(_NUMBERED, name) for name in marks.names]
+    jumps = [int(b[2]) - int(a[2]) if a and b and a[1] == b[1] else 0 for a, b in pairwise(numbers)]
+    return np.array(jumps, np.int64), sorted(jumps)[(len(jumps) - 1) // 2] if jumps else 0
+
+
 def with_lost(marks: Marks) -> tuple[Marks, int]:
     """The steps with those whose range is lost, and how many: between two whose numbers leave out one, and
     where the time for it is. Without them a neighbour would count as twice as long."""
     usual_ns = float(np.median(marks.end_ns - marks.start_ns))
+    if len(marks.names) > 2 and _jumps(marks)[1] > 1:
+        return marks, 0
     steps: list[tuple[str, int, int]] = []
     number: re.Match[str] | None = None
     for name, start, end in zip(marks.names, marks.start_ns.tolist(), marks.end_ns.tolist(), strict=True):
@@ -68,27 +80,43 @@ def with_lost(marks: Marks) -> tuple[Marks, int]:
 
 def recorded_in_a_row(trace: Trace, marks: Marks) -> tuple[Marks, str]:
     """The most steps between which the profiler did not stop, and what to say of the others: where numbers
-    are left out, time for these steps is there, and no call is in most of it. The last of several as long."""
-    gap = marks.start_ns[1:] - marks.end_ns[:-1]
-    usual_ns = float(np.median(marks.end_ns - marks.start_ns))
-    far = np.flatnonzero(gap > _LIKE_OTHERS * usual_ns)
-    calls = np.sort(trace.api_calls.start_ns) if len(far) else trace.api_calls.start_ns
-    cuts = [0]
-    for i in far.tolist():
-        before, number = (re.fullmatch(_NUMBERED, marks.names[at]) for at in (i, i + 1))
-        begin, end = int(marks.end_ns[i]), int(marks.start_ns[i + 1])
-        inside = calls[np.searchsorted(calls, begin) : np.searchsorted(calls, end)]
-        silent = np.diff(np.concatenate(([begin], inside, [end]))).max() > gap[i] / 2
-        if before and number and before[1] == number[1] and int(number[2]) - int(before[2]) > 1 and silent:
-            cuts.append(i + 1)
-    if len(cuts) == 1:
+    are left out of those that rise evenly, time for these steps is there, and nothing at all was recorded in
+    most of it. The last of several as long."""
+    jumps, usual = _jumps(marks)
+    if usual <= 0:
         return marks, ""
-    runs = list(zip(cuts, [*cuts[1:], len(marks.names)], strict=True))
-    kept = slice(*max(runs, key=lambda run: (run[1] - run[0], run[0])))
+    apart = marks.start_ns[1:] - marks.start_ns[:-1]
+    step_ns, left_out = float(np.median(apart[jumps == usual])), jumps // usual - 1
+    cut = (left_out > 0) & (jumps % usual == 0) & (apart >= (1 + left_out / _LIKE_OTHERS) * step_ns)
+    if not cut.any() or (jumps[~cut] != usual).any():
+        return marks, ""
+    at = np.flatnonzero(cut)
+    at = at[_silent(trace, marks.end_ns[at], marks.start_ns[at + 1])]
+    if not len(at):
+        return marks, ""
+    cuts = [0, *(at + 1).tolist(), len(marks.names)]
+    kept = slice(*max(pairwise(cuts), key=lambda run: (run[1] - run[0], run[0])))
     found = Marks(names=marks.names[kept], start_ns=marks.start_ns[kept], end_ns=marks.end_ns[kept])
     others = plural(len(marks.names) - len(found.names), "step")
-    last, following = (shorten(marks.names[at], 48) for at in (cuts[1] - 1, cuts[1]))
-    return found, f"{others} left out: the profiler did not record from {last} to {following}."
+    ends = [[shorten(marks.names[i], 48) for i in (cut - 1, cut)] for cut in cuts[1:-1]]
+    where = " and ".join(f"from {last} to {following}" for last, following in ends[:_MOST_NAMED])
+    more = f" and {len(ends) - _MOST_NAMED} times more" if len(ends) > _MOST_NAMED else ""
+    return found, f"{others} left out, {len(found.names)} analysed: nothing was recorded {where}{more}."
+
+
+_MOST_NAMED = 3
+_CALLS = ("api_calls", "operators", "ranges", "os_calls", "thread_states", "python_calls")
+
+
+def _silent(trace: Trace, begin_ns: I64, end_ns: I64) -> Bool:
+    """Whether nothing begins or ends in most of each of these stretches."""
+    recorded = [getattr(trace, table) for table in ("kernels", "copies", *_CALLS)]
+    times = [t for rows in recorded for t in (rows.start_ns, rows.end_ns)]
+    silent = np.empty(len(begin_ns), np.bool_)
+    for i, (begin, end) in enumerate(zip(begin_ns.tolist(), end_ns.tolist(), strict=True)):
+        inside = np.concatenate([[begin, end], *(t[(t > begin) & (t < end)] for t in times)])
+        silent[i] = np.diff(np.sort(inside)).max() > (end - begin) / 2
+    return silent
 
 
 _FEWEST_LOST = 3

@@ -106,20 +106,30 @@ def test_a_step_whose_range_is_lost_does_not_lengthen_its_neighbour(
     assert "left out" not in window.reason
 
 
+def test_steps_that_are_numbered_otherwise_have_none_lost_between_them(tmp_path: Path) -> None:
+    # Every second name is another process's, and time for a step is there each time.
+    trace = stepped(tmp_path, ("step 2", "x", "step 4", "x", "step 6"))
+    window = window_of(trace, activity_of(trace), AUTO)
+    assert [step.name for step in window.step_list] == ["step 2", "step 4", "step 6"]
+
+
 @pytest.mark.parametrize(
-    ("numbers", "calls", "kept"),
+    ("numbers", "recorded", "kept"),
     [
-        ((2, 3, 4, 12, 13), False, ["step 2", "step 3", "step 4"]),
-        (
-            (2, 3, 4, 12, 13),
-            True,
-            ["step 2", "step 3", "step 4", "step 12", "step 13"],
-        ),  # recorded, not named
-        ((2, 3, 4, 5, 6), False, ["step 2", "step 3", "step 4", "step 5", "step 6"]),  # a pause
+        ((2, 3, 4, 12, 13), "", 3),
+        ((2, 3, 4, 12, 13), "calls", 5),  # recorded, not named
+        ((2, 3, 4, 12, 13), "kernels", 5),
+        ((2, 3, 4, 12, 13), "waits", 5),
+        ((2, 3, 4, 5, 6), "", 5),  # a pause
+        ((0, 2, 4, 6, 8), "", 5),  # a pause, and every second step is another process's
+        ((512, 1024, 1536, 2048, 2560), "", 5),  # numbered by samples
+        ((512, 1024, 1536, 5632, 6144), "", 3),
+        ((256, 512, 768, 1280, 1792), "", 5),  # the batch grows
+        ((2, 3, 4, 30, 31), "", 5),  # no time for 25 steps
     ],
 )
 def test_what_was_not_recorded_is_no_part_of_a_step(
-    tmp_path: Path, numbers: tuple[int, ...], calls: bool, kept: list[str]
+    tmp_path: Path, numbers: tuple[int, ...], recorded: str, kept: int
 ) -> None:
     """Steps of 100 ns, then 1,000 of which nothing is known before the last two."""
     builder = TimelineBuilder()
@@ -129,12 +139,32 @@ def test_what_was_not_recorded_is_no_part_of_a_step(
         begin = 100 * i + (1_000 if i > 2 else 0)
         thread.range(f"step {number}", begin, begin + 100)
         device.kernel(GEMM, begin + 20, begin + 90, launch=(thread, begin + 5, begin + 10))
-    for at in range(300, 1_300, 100) if calls else ():
-        thread.api("cudaEventQuery", at, at + 1)
+    for at in range(300, 1_300, 100):
+        if recorded == "calls":
+            thread.api("cudaEventQuery", at, at + 1)
+        elif recorded == "kernels":
+            device.kernel(GEMM, at + 20, at + 90)
+        elif recorded == "waits":
+            thread.os_call("poll", at, at + 90)
     trace = trace_of(builder, tmp_path)
     window, ranges = find_window(trace, activity_of(trace), AUTO, find_known_ranges(trace))
-    assert [s.name for s in window.step_list] == kept
-    assert ("2 steps left out" in ranges.lacking) == (len(kept) == 3)
+    assert [s.name for s in window.step_list] == [f"step {n}" for n in numbers[:kept]]
+    assert ("2 steps left out, 3 analysed" in ranges.lacking) == (kept == 3)
+
+
+def test_each_stretch_that_was_not_recorded_is_told(tmp_path: Path) -> None:
+    """Three times two steps of 100 ns, whose numbers and begins are 10 steps apart: the last two are kept."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for number in (2, 3, 12, 13, 22, 23):
+        begin = 100 * number
+        thread.range(f"step {number}", begin, begin + 100)
+        device.kernel(GEMM, begin + 20, begin + 90, launch=(thread, begin + 5, begin + 10))
+    trace = trace_of(builder, tmp_path)
+    window, ranges = find_window(trace, activity_of(trace), AUTO, find_known_ranges(trace))
+    assert [s.name for s in window.step_list] == ["step 22", "step 23"]
+    assert "from step 3 to step 12 and from step 13 to step 22" in ranges.lacking
 
 
 @pytest.mark.parametrize(
