@@ -7,6 +7,7 @@ import glob
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -89,9 +90,9 @@ def _in_folder(folder: Path) -> list[Path]:
     if not captures:
         _require_profiled(folder)
         if inner := _inner(folder):
-            remedy = f"Give one job's: perfdoc analyze {inner[-1]}"
+            remedy = f"Give one job's: perfdoc analyze {shlex.quote(str(inner[-1]))}"
             if len(_captures_in(inner[-1])) == 1 < len(inner):
-                remedy = f"If each holds a rank: perfdoc analyze {folder}/*"
+                remedy = f"If each holds a rank: perfdoc analyze {shlex.quote(str(folder))}/*"
             words = f"is a folder without traces, but {inner[-1].name} in it has some."
             raise TraceError(folder, words, remedy)
         raise TraceError(folder, "is a folder without traces.", accepted())
@@ -104,10 +105,13 @@ _LOOKED_INTO = 64
 def _inner(folder: Path) -> list[Path]:
     """Folders of a folder that hold traces, in natural order, of the last that are looked into: torchtitan
     makes one for each profiled iteration."""
-    with contextlib.suppress(OSError, TraceError):
+    found: list[Path] = []
+    with contextlib.suppress(OSError):
         inner = sorted((child for child in folder.iterdir() if child.is_dir()), key=_natural)
-        return [child for child in inner[-_LOOKED_INTO:] if _captures_in(child)]
-    return []
+        for child in inner[-_LOOKED_INTO:]:
+            with contextlib.suppress(TraceError):  # one that cannot be listed hides no other
+                found += [child] if _captures_in(child) else []
+    return found
 
 
 def _require_profiled(folder: Path) -> None:

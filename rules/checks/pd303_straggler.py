@@ -19,7 +19,7 @@ from perfdoc.rules.facts.capture import if_as_slow
 from perfdoc.rules.facts.culprit import LEADS_FRAC, cause_of, gain_of, leading, waits_in
 from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, late_hosts, look_at_gpu, who
 from perfdoc.rules.facts.degrees import PP
-from perfdoc.rules.facts.expert_balance import balance
+from perfdoc.rules.facts.expert_balance import balance, capacity_words
 from perfdoc.rules.facts.late_work import computing_part, longer_times, work_words
 from perfdoc.simulator.replay.proposals import change_title
 
@@ -163,6 +163,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
     check = f"Check the {part}{'' if is_one(cause) else several} of {who(cause)}" if part else ""
     verdict, advice = _told, []
     if cause.kind == "uneven_experts":
+        how += capacity_words(case)
         check, evidence[0] = "Balance the load of experts", ("the busiest over the mean", evidence[0][1])
         verdict, advice = _told_of_experts, balance(case, gain)
     return verdict(

@@ -83,10 +83,7 @@ def cure(cause: WhatIfCause, vendor: str = "") -> str:
     if cause.kind == "slow_link":
         return "Check the links of these ranks: NIC, cable, switch port, the interface that NCCL takes"
     if cause.kind == "uneven_experts":
-        return (
-            "A balancing loss takes many steps to work. A capacity (`moe_expert_capacity_factor`) works at "
-            "once, and drops tokens, which may affect convergence"
-        )
+        return "A balancing loss takes many steps to work"
     return "Sort or pack sequences by length over micro-batches and replicas"
 
 

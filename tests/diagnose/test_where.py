@@ -8,10 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from perfdoc.analyzers.device.ranks import rank_labels
 from perfdoc.diagnose.diagnosis import _where_words
 from perfdoc.results import Rank
 from perfdoc.results.ranking import Blamed
 from perfdoc.traces.kineto.devices import Distributed, devices
+from perfdoc.traces.model import Device
 from tests.reports import build
 from tests.reports.test_ranking import row
 
@@ -70,6 +72,17 @@ def test_a_device_whose_rank_nobody_says_is_found_by_its_file() -> None:
     assert "in node1/trace.json. " in _where_words(judged, ranks, same)  # type: ignore[arg-type]
     assert "rank1_trace" not in _where_words(judged, ranks, files[1:])  # type: ignore[arg-type]
     assert "rank1_trace" not in _where_words(judged, known, files)  # type: ignore[arg-type]
+
+
+def test_a_long_host_that_the_label_has_is_not_said_again() -> None:
+    """A label has 48 characters of it."""
+    host = "gpu-" + "x" * 60
+    devices = [(0, Device(process=7, ordinal=0, host=h)) for h in (host, "other")]
+    ranks = [replace(at(0, 0, host), label=label, rank=None) for label in rank_labels(devices)]
+    late = SimpleNamespace(code="PD303", worst=SimpleNamespace(label=ranks[0].label))
+    judged = SimpleNamespace(opportunities=[replace(row("bound", ["PD303"]), blamed="cause")], results=[late])
+    judged.cause = None
+    assert _where_words(judged, ranks, []) == ""  # type: ignore[arg-type]
 
 
 def test_a_name_without_an_end_is_bounded() -> None:

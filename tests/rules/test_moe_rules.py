@@ -355,6 +355,9 @@ def with_uneven_experts(case: Case) -> Case:
         ({WEIGHT: 0.02, CAPACITY: 1.25}, {}),
         ({KIND: "sinkhorn"}, {}),
         ({KIND: ("aux_loss", "seq_aux_loss"), WEIGHT: (1e-3, 1e-4)}, {CAPACITY: 1.0}),
+        ({KIND: ("aux_loss", "seq_aux_loss"), WEIGHT: (0.0, 0.0)}, {WEIGHT: (0.01, 0.0)}),
+        ({KIND: "none", WEIGHT: 0.02}, {KIND: "aux_loss"}),
+        ({WEIGHT: 1}, {CAPACITY: 1.0}),
     ],
 )
 def test_uneven_experts_are_balanced_by_a_loss_and_capped_where_there_is_one(
@@ -365,6 +368,9 @@ def test_uneven_experts_are_balanced_by_a_loss_and_capped_where_there_is_one(
     assert (settings_of(found), if_unset(found)) == (advised, {})
     assert (found.gain and found.gain.mid_ms) == 300 / 1e6
     assert all(a.costs for a in found.advice if a.knob != KIND)
+    assert any(a.costs for a in found.advice) == bool(advised)
+    assert all("nothing balances" not in a.why for a in found.advice if case.setting(WEIGHT)[1] == 1e-3)
+    assert (CAPACITY in found.remedy) == (case.setting(CAPACITY)[1] is None)
 
 
 def test_how_experts_are_balanced_without_settings_is_advice_if_they_are_not(ep4: Case) -> None:

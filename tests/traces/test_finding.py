@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import os
+import shlex
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -125,6 +126,27 @@ def test_a_trace_and_its_compressed_copy_are_one_capture(tmp_path: Path) -> None
     shutil.copyfile(packed, tmp_path / "other" / "ok.json.gz")
     # The same name in another folder is another rank's.
     assert found(plain, tmp_path / "other" / "ok.json.gz") == ["ok.json", "ok.json.gz"]
+
+
+def test_a_folder_that_cannot_be_listed_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a blank in a name break the command that is told."""
+    for name in ("my run 1", "my run 2"):
+        (tmp_path / name).mkdir()
+        for rank in range(2):
+            (tmp_path / name / f"rank{rank}_trace.json").write_bytes(KINETO)
+    listed = Path.iterdir
+
+    def iterdir(folder: Path) -> Iterator[Path]:
+        if folder.name == "my run 2":
+            raise PermissionError(13, "Permission denied")
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    with pytest.raises(TraceError) as refused:
+        find_captures([str(tmp_path)])
+    assert shlex.split(refused.value.remedy.partition(": ")[2])[-1] == str(tmp_path / "my run 1")
 
 
 def test_a_folder_of_folders_names_the_last_that_has_traces(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ ODD: list[Any] = ["rubbish", 7, None, {"a": 1}, True]
     ("full", "short"),
     [
         ("void at::native::foo<int>(int)", "foo"),
-        ("ncclDevKernel_SendRecv(ncclDevArgsStorage<4096ul>)", "ncclDevKernel_SendRecv"),
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_SendRecv"),
         ("void (anonymous namespace)::bar(float*)", "bar"),
         ("void at::native::(anonymous namespace)::Cat<at::(anonymous namespace)::O<4u>, 1>(int)", "Cat"),
         ("<unnamed>::k<1>(int)", "k"),
@@ -248,6 +248,15 @@ def test_what_a_number_means_does_not_depend_on_those_beside(odd: int, beside: l
         rows.add(*[value] * len(READERS))
     for name, column in rows.columns().items():
         assert column.tolist() == [READERS[name](value) for value in values], name
+
+
+def test_columns_hold_whole_numbers_of_their_width() -> None:
+    rows = Rows("start_ns")
+    rows.add(1.5)
+    with pytest.raises(AssertionError):
+        rows.columns()
+    with pytest.raises(AssertionError):
+        Rows("thread", readers={"thread": READERS["stream"]})
 
 
 def test_peers_of_sends_and_receives() -> None:

@@ -252,7 +252,7 @@ def _where(rank: d.Rank, ranks: Sequence[d.Rank], files: Sequence[Path]) -> str:
     """By its place on the bus, else by its number, where processes see several GPUs; not that 6 is 6. A
     device whose rank no capture says is found by its file."""
     number = str(rank.device) if any(r.device for r in ranks) and rank.rank is not None else ""
-    bus, host = rank.gpu.bus or "", shorten(rank.gpu.host or "", 64)
+    bus, host = rank.gpu.bus or "", shorten(rank.gpu.host or "", 48)
     gpu = f"GPU {shorten(bus if bus.strip('0:.') else number, 48)}"
     parts = [] if gpu in ("GPU ", rank.label) else [gpu]
     told = host.partition(".")[0] in _NOBODYS or rank.label.endswith(f", {host}")
