@@ -57,10 +57,10 @@ def test_a_capture_that_cannot_be_read_is_told_and_changes_nothing_else(tmp_path
 
 def test_a_rank_that_breaks_off_in_its_first_step_costs_the_others_none_of_theirs(tmp_path: Path) -> None:
     folder = ranks(tmp_path / "job")
-    (folder / "rank1.json").rename(tmp_path / "whole.json")
-    trace = json.loads((tmp_path / "whole.json").read_text())
-    events = [e for e in trace.pop("traceEvents") if e.get("cat") != "user_annotation"]
-    (folder / "rank1.json").write_text(json.dumps({**trace, "traceEvents": events})[:-3])
+    trace = json.loads((folder / "rank1.json").read_text())
+    steps = [e for e in trace["traceEvents"] if "step" in e["name"] and e.get("cat") == "user_annotation"]
+    middle = min(float(e["ts"]) + float(e["dur"]) / 2 for e in steps)
+    broken_off(folder / "rank1.json", middle)
     found = analysed(folder)
     said = [q["message"] for q in found["quality"] if q["code"] == CODE]
     assert [words.split()[0] for words in said] == ["rank1.json"]
@@ -68,6 +68,24 @@ def test_a_rank_that_breaks_off_in_its_first_step_costs_the_others_none_of_their
     # Where no rank has steps, none is worse off with it.
     (folder / "rank0.json").unlink()
     assert [r["window"]["kind"] for r in analysed(folder)["ranks"]] == ["capture"]
+
+
+def test_a_rank_whose_steps_have_lost_their_names_stays(tmp_path: Path) -> None:
+    """Ranges stand behind kernels where a file is merged: it breaks off between, after all its steps ran."""
+    folder = ranks(tmp_path / "job")
+    broken_off(folder / "rank1.json")
+    found = analysed(folder)
+    assert [r["rank"] for r in found["ranks"]] == [0, 1]
+    codes = [q["code"] for q in found["quality"]]
+    assert ("names-no-step" in codes, CODE in codes) == (True, False)
+
+
+def broken_off(file: Path, time_us: float = 1e30) -> None:
+    """Before its ranges, which stand behind all others, and what begins at a time and later."""
+    trace = json.loads(file.read_text())
+    events = [e for e in trace.pop("traceEvents") if e.get("cat") != "user_annotation"]
+    events = [e for e in events if float(e.get("ts", 0)) < time_us]
+    file.write_text(json.dumps({**trace, "traceEvents": events})[:-3])
 
 
 def test_a_link_to_nothing_and_a_pipe_are_left_out(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from perfdoc.results.figures import plural
 from perfdoc.results.names import base_name
 from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, replay_and_keep
 from perfdoc.summaries.reading import check_alike, measure_or_explain
-from perfdoc.traces import NoGpuActivityError, TraceError
+from perfdoc.traces import NoGpuActivityError, Note, TraceError
 from perfdoc.traces.errors import UnreadableError
 from perfdoc.traces.load import content_size
 
@@ -115,17 +115,24 @@ def measure_all(
 def _cut_short(
     captures: list[CaptureMeasurement],
 ) -> tuple[list[CaptureMeasurement], list[UnreadableError]]:
-    """Without those that break off before a step of theirs ends, where others have steps, which could be told
-    of no rank then."""
-    stepped = [any(rank.window.steps for rank in capture.ranks) for capture in captures]
-    whole = [
-        s or all(n.code != "broken-off" for n in c.notes) for s, c in zip(stepped, captures, strict=True)
-    ]
-    if not any(stepped) or all(whole):
-        return captures, []
-    says, remedy = "breaks off before its first step ends.", "Copy or export it again."
-    short = [UnreadableError(c.path, says, remedy) for c, w in zip(captures, whole, strict=True) if not w]
-    return [c for c, w in zip(captures, whole, strict=True) if w], short
+    """Without those that break off before they have run as long as a step of others, which could be told of
+    no rank then. What runs longer has steps, whose names may have stood behind: that is told."""
+    windows = [rank.window for capture in captures for rank in capture.ranks]
+    step_ns = min((w.duration_ns / w.steps for w in windows if w.steps), default=0)
+    whole, short = [], []
+    for one in captures:
+        if all(n.code != "broken-off" for n in one.notes) or any(r.window.steps for r in one.ranks):
+            whole.append(one)
+        elif max(rank.span_ns[1] - rank.span_ns[0] for rank in one.ranks) < step_ns:
+            short.append(UnreadableError(one.path, "breaks off before its first step ends.", _AGAIN))
+        else:
+            whole.append(replace(one, notes=[*one.notes, _NAMES_NO_STEP]) if step_ns else one)
+    return whole, short
+
+
+_AGAIN = "Copy or export it again."
+_UNNAMED = "The file breaks off before it names a step, where others name theirs: no figure is of steps."
+_NAMES_NO_STEP = Note(code="names-no-step", message=_UNNAMED, remedy=_AGAIN)
 
 
 def _begin(first: Task[_Result], end: float) -> None:
