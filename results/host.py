@@ -54,11 +54,11 @@ class HostSplit(Measured):
     capture has nothing of the thread's state; what both leave of python_ns is unknown."""
     between_steps_ns: int | None = None
     """Of python_ns, less waiting_ns: in pauses of at least 1 ms of idle time between the last call of a step
-    and the first of the next; of a thread that mostly launches whole CUDA graphs, in all above 0.1 ms. None
-    without steps and without such a thread."""
+    and the first of the next; of a thread that launches one or two whole CUDA graphs a step and little else,
+    in all above 0.1 ms that lie in no step's range. None without steps and without such a thread."""
     pausing_ns: int | None = None
     """Of python_ns, less both: in longer stretches without a CUDA call than launching takes, 10 ms, or 1 ms
-    where launches mostly lie further apart than that."""
+    where launches mostly lie further apart than that, 0.1 ms between such graphs."""
     before_copies_ns: int | None = None
     """Of waiting_ns and pausing_ns: in gaps that a copy from the host's memory ended, as of a batch. None
     where the capture shows no copies."""

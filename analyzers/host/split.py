@@ -34,6 +34,8 @@ _SPARSE_MAX_NS = 1_000_000
 """The same of a thread whose launches mostly lie further apart than this: it is not busy with launching."""
 _GRAPHS_MAX_NS = 100_000
 """The same of a thread that mostly launches whole graphs: one call has no others to be late for."""
+_GRAPHS_A_STEP = 2
+"""Of prefill and decoding, or of forward and backward."""
 _MAX_PAIRS = 1_000
 """Of the thread that launched before and the one that launched after: a program has a few."""
 
@@ -69,8 +71,9 @@ def python_split(
     def times_of(thread: int) -> ThreadTimes:
         return thread_times(view.trace, view.known, thread)
 
-    copied = _before_copies(view, idle)
+    in_steps = union(view.step_ranges.start_ns, view.step_ranges.end_ns)
     by_graphs = False
+    copied = _before_copies(view, idle)
     scheduled = known = computing_ns = waiting_ns = between_ns = pausing_ns = copied_ns = 0
     waits: dict[tuple[WaitKind, str | None], int] = defaultdict(int)
     for thread, before, outside in _outside_calls(idle, calls, threads):
@@ -94,14 +97,13 @@ def python_split(
         if between is not None:
             between_ns += between.overlap_ns(rest)
             rest = rest - between
-        graphs = _launches_graphs(view, calls, thread)
-        pauses = _inside(_pauses(calls, thread, rest, view.window.start_ns, graphs=graphs), rest)
-        if graphs:
-            between_ns += pauses.total_ns
-            by_graphs = True
-        else:
-            pausing_ns += pauses.total_ns
+        pauses = _inside(_pauses(calls, thread, rest, view.window.start_ns, graphs=False), rest)
         copied_ns += copied.overlap_ns(pauses)
+        if _launches_graphs(view, calls, thread):
+            pauses = _inside(_pauses(calls, thread, rest, view.window.start_ns, graphs=True), rest)
+            between_ns += (pauses - in_steps).total_ns
+            pauses, by_graphs = _inside(pauses, in_steps), True
+        pausing_ns += pauses.total_ns
     ranked = sorted(waits.items(), key=lambda w: (-w[1], w[0][1] or ""))
     return PythonSplit(
         computing_ns=computing_ns if scheduled else None,
@@ -123,12 +125,15 @@ def _before_copies(view: DeviceView, idle: HostIdle) -> Intervals:
 
 
 def _launches_graphs(view: DeviceView, calls: HostCalls, thread: int) -> bool:
-    """Whether most of what a thread launches are whole graphs: an iteration each."""
+    """Whether most of what a thread launches are whole graphs, as of an iteration: two a step at most; where
+    none is known, two for each wait for the device. A graph a layer is launched as kernels are."""
     mine = calls.of_thread(thread)
+    often = view.window.steps or int(np.count_nonzero(calls.kind[mine] == CallKind.SYNCHRONISING))
     launches = calls.kind[mine] == CallKind.LAUNCH
     name, count = np.unique(calls.name[mine][launches], return_counts=True)
     graphs = np.array([is_graph_launch(view.trace.strings[i]) for i in name.tolist()], np.bool_)
-    return bool(2 * count[graphs].sum() > count.sum())
+    launched = int(count[graphs].sum())
+    return 2 * launched > int(count.sum()) and launched <= _GRAPHS_A_STEP * often
 
 
 def _pauses(calls: HostCalls, thread: int, idle: Intervals, begin_ns: int, *, graphs: bool) -> Intervals:

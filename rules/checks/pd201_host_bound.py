@@ -189,7 +189,7 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
         action=_FIND,
         reason=_WAITS if waits else _PAUSES if pauses else _BETWEEN,
         evidence=[*evidence, *_waits(case)],
-        remedy=_FIND_WAIT if waits else _FIND_PAUSE if pauses and not offloads(case) else _find_work(case),
+        remedy=_FIND_WAIT if waits else _find_pause(case) if pauses else _find_work(case),
         gain=None if late else _of_waits(case, _beside_late(case, saved)),
         time=("idle.waits",),
         worst=worst_of_time(case, ("idle.host",)),
@@ -201,10 +201,14 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
     )
 
 
-def _find_work(case: Case) -> str:
+def _find_work(case: Case, otherwise: str = _FIND_WORK) -> str:
     if offloads(case):
         return _FIND_OFFLOADED
-    return _FIND_SERVING if case.program.serves else _FIND_WORK
+    return _FIND_SERVING if case.program.serves else otherwise
+
+
+def _find_pause(case: Case) -> str:
+    return _find_work(case, _FIND_PAUSE)
 
 
 def _beside_late(case: Case, saved_frac: float) -> Gain | None:
@@ -238,7 +242,7 @@ def _awaiting_batch(case: Case, evidence: list[Evidence], why: str) -> Verdict:
 
 def _beside_launching(case: Case) -> Iterator[str]:
     """What to do about the rest, where that is worth it."""
-    known = ((waiting_ns, _FIND_WAIT), (between_steps_ns, _find_work(case)), (pausing_ns, _FIND_PAUSE))
+    known = ((waiting_ns, _FIND_WAIT), (between_steps_ns, _find_work(case)), (pausing_ns, _find_pause(case)))
     for of, words in known:
         if (part := case.share(of) or 0.0) >= MIN_HOST_FRAC:
             yield f"Beside launching, {per_cent(part)} of the window: {within(words)}"

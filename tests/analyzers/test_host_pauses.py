@@ -83,14 +83,27 @@ def test_a_loader_in_the_training_process_shows(shared_traces: Path) -> None:
     assert found[0].worst_name == "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
-@pytest.mark.parametrize(("one_by_one", "between"), [(0, 4 * 385 * US), (2, 0)])
-def test_silence_between_whole_graphs_is_no_launching(tmp_path: Path, one_by_one: int, between: int) -> None:
+@pytest.mark.parametrize(
+    ("one_by_one", "waits", "graphs_a_step", "between", "pausing"),
+    [
+        (0, True, 0, 5 * 385, 0),  # no steps are known: the host waits once an iteration
+        (0, False, 0, 0, 0),  # may be graphs of layers
+        (2, True, 0, 0, 0),  # most launches are of kernels
+        (0, False, 1, 5 * 330, 5 * 55),  # the silence reaches into the steps' ranges
+        (0, False, 2, 2 * 330, 5 * 385 - 2 * 330),
+        (0, False, 3, 0, 0),  # a graph a layer is launched as kernels are
+    ],
+)
+def test_silence_between_whole_graphs_is_no_launching(
+    tmp_path: Path, one_by_one: int, waits: bool, graphs_a_step: int, between: int, pausing: int
+) -> None:
     # An iteration of 1,000 us is one graph [315, 915), launched in [300, 310): the GPU idles 400 us before
-    # the next one, of which 385 are before that call. Where most launches are of kernels, Python is slow.
+    # the next, of which 385 are before that call. Ranges begin at 250 and end at 920 of their last one: of
+    # these 385 us 330 lie between two of them.
     builder = TimelineBuilder()
     process = builder.process()
     main, device = process.thread(), process.device()
-    for i in range(5):
+    for i in range(6):
         at = 1_000 * US * i
         for extra in range(one_by_one):
             early = at + (20 + 20 * extra) * US
@@ -102,5 +115,10 @@ def test_silence_between_whole_graphs_is_no_launching(tmp_path: Path, one_by_one
             )
         call = main.api("cudaGraphLaunch", at + 300 * US, at + 310 * US)
         device.kernel(GEMM, at + 315 * US, at + 915 * US, correlation=call)
+        if waits:
+            main.synchronize("device", at + 311 * US, at + 915 * US)
+        if graphs_a_step and i % graphs_a_step == 0:
+            last = at + 1_000 * (graphs_a_step - 1) * US
+            main.range(f"step {i // graphs_a_step}", at + 250 * US, last + 920 * US)
     split = host_activity(view_of(builder, tmp_path))[0].idle_split
-    assert (split.between_steps_ns or 0, split.pausing_ns) == (between, 0)
+    assert ((split.between_steps_ns or 0) // US, (split.pausing_ns or 0) // US) == (between, pausing)
