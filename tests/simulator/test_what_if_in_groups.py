@@ -41,7 +41,10 @@ def times(pp: int, dp: int, slow: Slow, steps: int = STEPS) -> tuple[list[RankOp
             stage, replica = divmod(i, dp)
             each = [[slow(stage, replica, u, step) for u in range(2)] for step in range(steps)]
             own = np.array([e[t] / max(e) for e in each])
-            shared = np.where(rank.kind[:, None] == COMPUTE, rank.busy_ns * (1 - own), 0)
+            shared, before = (
+                np.where(rank.kind[:, None] == COMPUTE, busy * (1 - own), 0).astype(np.int64)
+                for busy in (rank.busy_ns, rank.busy_before_ns)
+            )
             group = rank.groups[0]
             moved = CallGroup(
                 name=f"{t}", ranks=tuple(r + t * len(first) for r in group.ranks), size=group.size
@@ -53,7 +56,8 @@ def times(pp: int, dp: int, slow: Slow, steps: int = STEPS) -> tuple[list[RankOp
                     label=f"rank {i + t * len(first)}",
                     groups=(moved,),
                     peer=np.where(rank.peer >= 0, rank.peer + t * len(first), -1),
-                    shared_ns=shared.astype(np.int64),
+                    shared_ns=shared,
+                    shared_before_ns=before,
                 )
             )
     return found, float(np.mean(ends))
