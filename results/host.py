@@ -62,6 +62,9 @@ class HostSplit(Measured):
     before_copies_ns: int | None = None
     """Of waiting_ns and pausing_ns: in gaps that a copy from the host's memory ended, as of a batch. None
     where the capture shows no copies."""
+    offloaded_ns: int | None = None
+    """Of python_ns: in pauses before which 16 MiB or more go to the host, half of it to return behind them,
+    as of an optimizer there. None where the capture shows no copies."""
     waits: list[ThreadWait] = field(default_factory=list)
     """waiting_ns by call, the largest first; a call inside another one counts in both."""
     synchronising_ns: int | None

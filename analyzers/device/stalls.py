@@ -7,8 +7,8 @@ otherwise. Evidence, strongest first:
 - `range`: a range names the loader (not found here, see range_names);
 - `thread`: the thread was off the CPU, or in a system call that waits, for most of the pause. What was
   written to a file or sent is left out: a checkpoint or a log;
-- `position`: nothing is known of the thread, the pause is far longer than any inside the steps, and the
-  steps copy little to the host: an optimizer there, which gets the gradients, would be as silent.
+- `position`: nothing is known of the thread, the pause is far longer than any inside the steps, and not
+  what an optimizer on the host would leave: gradients before it, weights behind it.
 
 Where the thread is known to compute, or runs operators, nothing is found: that may be loading in the
 training process, or anything else that Python does between steps. Nor where such pauses do not come back:
@@ -27,11 +27,12 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
+from perfdoc.analyzers.device.offload import pauses_with_sent
 from perfdoc.analyzers.device.range_names import KnownRanges
 from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import Window
-from perfdoc.traces import CopyKind, RangeKind, Trace
+from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import unique
 
 WaitKind: TypeAlias = Literal["gil", "lock", "io", "write", "sleep", "other"]
@@ -159,8 +160,6 @@ MIN_PLACES, MIN_PLACES_FRAC = 2, 0.1
 """Of the places where steps meet: with as many as ten workers that are too slow, one step in ten waits."""
 QUIET_FRAC = 0.2
 """Kernels launched between two step ranges, as a share of those of a step: an evaluation launches more."""
-OFFLOADED_BYTES = 16 << 20
-"""Copied to the host a step, from which on it may work on them there: losses and metrics are far smaller."""
 MOST = 0.5
 """Of a pause, for a state of the thread to be that of the pause."""
 
@@ -212,20 +211,10 @@ def find_stalls(
     following = np.minimum(np.searchsorted(start, pauses.end_ns, "left"), len(start) - 1)
     thread = trace.api_calls.thread[rows[following]].astype(np.int64)
     waits, unknown = _by_evidence(trace, known, pauses, thread, _operators(trace, threads, pauses))
-    if _offloads(trace, activity, steps):
-        unknown = EMPTY
+    unknown = unknown - pauses_with_sent(trace, activity.device, pauses)
     found = Stalls(thread=waits, position=unknown, pauses=pauses)
     step_ns = float(np.median([s.duration_ns for s in window.step_list]))
     return _judged(activity, steps, step_ns, calls, places, found)
-
-
-def _offloads(trace: Trace, activity: Activity, steps: StepRanges) -> bool:
-    """Whether most steps copy OFFLOADED_BYTES to the host."""
-    copies = trace.copies
-    rows = (copies.device == activity.device) & (copies.kind == CopyKind.DEVICE_TO_HOST) & (copies.bytes > 0)
-    step = np.searchsorted(steps.start_ns, copies.start_ns[rows], "right")  # before the first one it is 0
-    copied = np.bincount(step, copies.bytes[rows], len(steps.start_ns) + 1)
-    return bool(np.median(copied[1:]) >= OFFLOADED_BYTES)
 
 
 def _places(activity: Activity, steps: StepRanges, calls: Intervals) -> Intervals:

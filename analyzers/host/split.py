@@ -13,6 +13,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.base.rows import row_keys
+from perfdoc.analyzers.device.offload import pauses_with_sent
 from perfdoc.analyzers.device.stalls import ThreadTimes, WaitKind, thread_times
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, is_graph_launch, plain_name
@@ -49,6 +50,7 @@ class PythonSplit:
     between_steps_ns: int | None
     pausing_ns: int
     before_copies_ns: int | None
+    offloaded_ns: int | None
     waits: list[ThreadWait]
 
 
@@ -74,7 +76,7 @@ def python_split(
     in_steps = union(view.step_ranges.start_ns, view.step_ranges.end_ns)
     by_graphs = False
     copied = _before_copies(view, idle)
-    scheduled = known = computing_ns = waiting_ns = between_ns = pausing_ns = copied_ns = 0
+    scheduled = known = computing_ns = waiting_ns = between_ns = pausing_ns = copied_ns = offloaded_ns = 0
     waits: dict[tuple[WaitKind, str | None], int] = defaultdict(int)
     for thread, before, outside in _outside_calls(idle, calls, threads):
         waiting = EMPTY
@@ -97,7 +99,10 @@ def python_split(
         if between is not None:
             between_ns += between.overlap_ns(rest)
             rest = rest - between
-        pauses = _inside(_pauses(calls, thread, rest, view.window.start_ns, graphs=False), rest)
+        long = _pauses(calls, thread, outside, view.window.start_ns, graphs=False)
+        silent = long if between is None else long | between
+        offloaded_ns += pauses_with_sent(view.trace, view.activity.device, silent).overlap_ns(outside)
+        pauses = _inside(long, rest)
         copied_ns += copied.overlap_ns(pauses)
         if _launches_graphs(view, calls, thread):
             pauses = _inside(_pauses(calls, thread, rest, view.window.start_ns, graphs=True), rest)
@@ -111,6 +116,7 @@ def python_split(
         between_steps_ns=None if between is None and not by_graphs else between_ns,
         pausing_ns=pausing_ns,
         before_copies_ns=copied_ns if len(view.trace.copies) else None,
+        offloaded_ns=offloaded_ns if len(view.trace.copies) else None,
         waits=[ThreadWait(kind=k, call=c, idle_ns=ns) for (k, c), ns in ranked[:MAX_WAITS] if ns],
     )
 
@@ -206,6 +212,7 @@ def split_host_idle(
         between_steps_ns=python.between_steps_ns,
         pausing_ns=python.pausing_ns,
         before_copies_ns=python.before_copies_ns,
+        offloaded_ns=python.offloaded_ns,
         waits=python.waits,
         synchronising_ns=int(by_kind[CallKind.SYNCHRONISING]),
         allocation_ns=int(by_kind[CallKind.ALLOCATION]),

@@ -121,9 +121,9 @@ _FIND_SERVING = (
 )
 
 _FIND_OFFLOADED = (
-    "Steps copy much to the host: if their optimizer runs there (offload), it is what the GPU waits for. "
-    "Keep it on the GPU where memory allows, shard its states over more ranks, or give it all cores. Fewer "
-    "launches do not help."
+    "What steps copy to the host comes back behind these pauses: if their optimizer runs there (offload), it "
+    "is what the GPU waits for. Keep it on the GPU where memory allows, shard its states over more ranks, or "
+    "give it all cores. Fewer launches do not help. If none runs there, ranges show what does."
 )
 
 

@@ -2,11 +2,10 @@
 
 import re
 
-from perfdoc.analyzers.device.stalls import OFFLOADED_BYTES
 from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.gain import RankMeasurement
 from perfdoc.rules.engine.rule import Case
-from perfdoc.rules.facts.graphs import pausing_ns, waiting_ns
+from perfdoc.rules.facts.graphs import between_steps_ns, pausing_ns, waiting_ns
 
 _QUEUE = r"p?poll|p?select|epoll_p?wait\d?|(sem|pthread_cond)_(timed|clock)wait|.*queues?\.py.*"
 """What a process waits in for a batch of another one: a queue's get with a time limit."""
@@ -77,13 +76,9 @@ def waits_elsewhere(case: Case) -> bool:
 
 
 def offloads(case: Case) -> bool:
-    """Whether steps copy so much to the host that they may work on it there."""
-    return any(
-        (copies.bytes or 0) >= OFFLOADED_BYTES * rank.window.steps > 0
-        for rank in case.ranks
-        for copies in rank.copies
-        if copies.kind == "device to host"
-    )
+    """Whether most pauses of the host are where it may work on what steps sent it."""
+    silent = sum(awaiting_ns(rank) + between_steps_ns(rank) for rank in case.ranks)
+    return sum(rank.host.idle_split.offloaded_ns or 0 for rank in case.ranks) >= _MOST * silent > 0
 
 
 def _copies_follow(case: Case) -> str:

@@ -74,19 +74,32 @@ def test_a_stall_between_steps(
     assert (host.data.worst_name, host.data.worst_step) == (None, "step 1")
 
 
-@pytest.mark.parametrize(("copied", "evidence"), [(16 << 20, {}), ((16 << 20) - 1, {"position": WHOLE})])
-def test_what_is_copied_to_the_host_may_be_worked_on_there(
-    tmp_path: Path, copied: int, evidence: dict[str, int]
+@pytest.mark.parametrize(
+    ("sent", "back_ms", "back", "data"),
+    [
+        (16 << 20, 1, 16 << 20, False),  # gradients for an optimizer on the CPU, then weights
+        (32 << 20, 1, 16 << 20, False),  # of 4 bytes, of 2 bytes
+        (16 << 20, 1, 1 << 20, True),  # predictions, then a batch
+        ((16 << 20) - 1, 1, 16 << 20, True),  # figures
+        (64 << 20, 12, 64 << 20, True),  # activations, back in the same step
+        (64 << 20, 12, 40 << 20, True),  # what stays there comes back behind no pause
+    ],
+)
+def test_what_comes_back_behind_a_pause_may_be_worked_on_in_it(
+    tmp_path: Path, sent: int, back_ms: int, back: int, data: bool
 ) -> None:
-    # A copy of each step 5 ms into its kernels: gradients for an optimizer on the CPU, or a few figures.
+    # Each step copies to the host 5 ms into its kernels, and back 1 ms or 12 ms into them: 20 ms, then 80 of
+    # silence.
     def copies(process: ProcessBuilder, thread: ThreadBuilder) -> None:
         for step in range(STEPS):
-            at = MS + step * 100 * MS + 5 * MS
-            launch = thread, at - 20_000, at - 11_000
-            process.devices[0].copy("device_to_host", copied, at, at + MS, stream=9, launch=launch)
+            for kind, size, after in (("device_to_host", sent, 5), ("host_to_device", back, back_ms)):
+                at = MS + step * 100 * MS + after * MS
+                launch = thread, at - 20_000, at - 11_000
+                process.devices[0].copy(kind, size, at, at + MS, stream=9, launch=launch)
 
     host, idle = of(job(silent, before=copies), tmp_path)
-    assert by_evidence(host) == evidence
+    assert by_evidence(host) == ({"position": WHOLE} if data else {})
+    assert host.idle_split.offloaded_ns == (0 if data else WHOLE)
     assert idle["host"] + idle["data"] == PAUSES * 80 * MS
 
 

@@ -34,11 +34,12 @@ def fed(*, copied: bool, scheduled: bool) -> TimelineBuilder:
     return builder
 
 
-@pytest.mark.parametrize(("copied", "likely"), [(1 << 10, True), (8 << 20, False)])
+@pytest.mark.parametrize(("copied", "likely"), [(1 << 10, True), (16 << 20, False)])
 def test_what_comes_back_from_an_optimizer_on_the_host_is_no_batch(
     tmp_path: Path, copied: int, likely: bool
 ) -> None:
-    """Two such pauses a step, one of them inside it: each behind a copy to the host: a loss, or 8 MiB."""
+    """Two such pauses a step, one of them inside it: each behind a copy to the host: a loss, or
+    16 MiB, of which as much comes back."""
     builder = fed(copied=True, scheduled=False)
     (process,) = builder._processes.values()
     thread, device = next(iter(process.threads.values())), process.devices[0]
@@ -48,9 +49,20 @@ def test_what_comes_back_from_an_optimizer_on_the_host_is_no_batch(
             thread.range(f"step {i}", at, at + 199 * MS)
         launch = (thread, at + 500, at + 600, "cudaMemcpyAsync_v3020")
         device.copy("device_to_host", copied, at + 59 * MS, at + 60 * MS, stream=9, launch=launch)
+        launch = (thread, at + 25, at + 30, "cudaMemcpyAsync_v3020")
+        device.copy("host_to_device", copied, at + 40, at + 900, stream=9, launch=launch)
     found = result("PD201", case_of(tmp_path, builder))
     assert ("next batch" in found.reason) == likely
     assert ("offload" in found.remedy) != likely
+
+
+def test_one_checkpoint_does_not_hide_a_wait_for_batches(tmp_path: Path) -> None:
+    """512 MiB go to the host in one of six pauses, and do not come back."""
+    builder = fed(copied=True, scheduled=False)
+    (process,) = builder._processes.values()
+    launch = (next(iter(process.threads.values())), 300 * MS + 500, 300 * MS + 600, "cudaMemcpyAsync_v3020")
+    process.devices[0].copy("device_to_host", 512 << 20, 320 * MS, 358 * MS, stream=9, launch=launch)
+    assert "next batch" in result("PD201", case_of(tmp_path, builder)).reason
 
 
 @pytest.mark.parametrize(
