@@ -57,10 +57,13 @@ def test_what_comes_back_from_an_optimizer_on_the_host_is_no_batch(
 
 
 def test_one_checkpoint_does_not_hide_a_wait_for_batches(tmp_path: Path) -> None:
-    """512 MiB go to the host in one of six pauses, and do not come back."""
+    """Three steps of two pauses; 512 MiB go to the host in one of the six, and do not come back."""
     builder = fed(copied=True, scheduled=False)
     (process,) = builder._processes.values()
-    launch = (next(iter(process.threads.values())), 300 * MS + 500, 300 * MS + 600, "cudaMemcpyAsync_v3020")
+    thread = next(iter(process.threads.values()))
+    for i in range(0, STEPS, 2):
+        thread.range(f"step {i}", 100 * i * MS, 100 * i * MS + 199 * MS)
+    launch = (thread, 300 * MS + 500, 300 * MS + 600, "cudaMemcpyAsync_v3020")
     process.devices[0].copy("device_to_host", 512 << 20, 320 * MS, 358 * MS, stream=9, launch=launch)
     assert "next batch" in result("PD201", case_of(tmp_path, builder)).reason
 
