@@ -19,10 +19,10 @@ def pauses_with_sent(trace: Trace, device: int, pauses: Intervals) -> Intervals:
     are back before the step ends, and a checkpoint does not come back. A pause that copies back divide is
     one."""
     copies = trace.copies
+    if not len(pauses) or not len(copies):
+        return EMPTY
     moves = (copies.kind == CopyKind.DEVICE_TO_HOST) | (copies.kind == CopyKind.HOST_TO_DEVICE)
     rows = np.flatnonzero((copies.device == device) & moves & (copies.bytes > 0))
-    if not len(rows) or not len(pauses):
-        return EMPTY
     rows = rows[np.argsort(copies.start_ns[rows], kind="stable")]
     sends = copies.kind[rows] == CopyKind.DEVICE_TO_HOST
     there = np.append(0, np.cumsum(np.where(sends, 1, -1) * copies.bytes[rows]))
