@@ -130,14 +130,8 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
 """What a line of the names holds, each after a line break; one is enough."""
 _AMD = ("\nhipLaunch", "\nhipMemcpy", "\nhipExtModule", "\nhipModule", "\nCijk_", "rocblas", "miopen", "gfx9")
 _OTHER = (
-    "\nmusaLaunch",
-    "\ncnInvoke",
-    "\ncnrt",
-    "\ntopsLaunch",
-    "\naclrt",
-    "\nmcLaunch",
-    "\nsuLaunch",
-    "\nsdaaLaunch",
+    *("\nmusaLaunch", "\ncnInvoke", "\ncnrt", "\ntopsLaunch", "\naclrt"),
+    *("\nmcLaunch", "\nsuLaunch", "\nsdaaLaunch"),
 )
 """Moore Threads, Cambricon, Enflame, Ascend, MetaX, Biren, Tecorigin."""
 _INTEL = (

@@ -258,9 +258,42 @@ def test_calls_of_another_vendors_build_stay_calls(tmp_path: Path) -> None:
     source.write_text(json.dumps({"traceEvents": [call, kernel, other]}))
     copy_kineto(source, tmp_path / "b.json", Names())
     assert_clean((tmp_path / "b.json").read_bytes())
-    found = read_trace(tmp_path / "b.json").capabilities
-    assert found["api_calls"].available
-    assert found["launch_correlation"].available
+    before, after = read_trace(source), read_trace(tmp_path / "b.json")
+    assert after.names(after.api_calls.name) == ["suLaunchKernel"]
+    assert after.capabilities == before.capabilities
+    assert after.capabilities["launch_correlation"].available
+
+
+@pytest.mark.parametrize(
+    ("category", "name", "more"),
+    [
+        ("acme_driver", "cuCustomerWireFraud", {}),
+        ("acme_driver", "suCustomerWireFraud", {}),
+        ("acme_runtime", "cudaLaunchKernel", {}),
+        ("acme_runtime", "suLaunchKernel", {"pid": "wire fraud"}),
+        ("acme_runtime", "suLaunchKernel", {"args": {"correlation": "7"}}),
+        ("acme_memcpy", "Memcpy HtoD customer table", {"args": {"device": 0, "stream": 7}}),
+        ("acme_memcpy", "Memcpy HtoD (Pageable -> Device)", {"args": {"device": 0}}),
+    ],
+)
+def test_of_rows_of_other_categories_nothing_is_copied(
+    category: str, name: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    row = {"ph": "X", "pid": 1, "tid": 2, "ts": 1, "dur": 5, "args": {"correlation": 7}}
+    source, kernel = tmp_path / "a.json", {**row, "cat": "kernel", "name": "gemm"}
+    source.write_text(json.dumps({"traceEvents": [kernel, {**row, "cat": category, "name": name, **more}]}))
+    copy_kineto(source, tmp_path / "b.json", Names())
+    assert [e["name"] for e in json.loads((tmp_path / "b.json").read_text())["traceEvents"]] == ["gemm"]
+
+
+def test_of_a_call_of_another_vendor_the_name_and_numbers_are_copied(tmp_path: Path) -> None:
+    row = {"ph": "X", "pid": 1, "tid": 2, "ts": 1, "dur": 5, "cat": f"{SECRET}_runtime".lower()}
+    call = {**row, "name": "suLaunchKernel", "args": {"correlation": 7, "stream": SECRET, SECRET: 1}}
+    (tmp_path / "a.json").write_text(json.dumps({"traceEvents": [{**call, SECRET: SECRET}]}))
+    copy_kineto(tmp_path / "a.json", tmp_path / "b.json", Names())
+    assert_clean((tmp_path / "b.json").read_bytes())
+    copied = json.loads((tmp_path / "b.json").read_text())["traceEvents"]
+    assert copied == [{**row, "cat": "other_runtime", "name": "suLaunchKernel", "args": {"correlation": 7}}]
 
 
 QUICK = ("nsys/cuda_graph_a100.sqlite", "kineto/dlrm_8gpu_v100_rank0.pt.trace.json.gz")

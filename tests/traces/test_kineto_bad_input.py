@@ -277,3 +277,13 @@ def test_damage_gives_a_trace_or_a_trace_error(edits: list[tuple[int, int, bytes
         return
     assert (trace.kernels.end_ns >= trace.kernels.start_ns).all()
     assert len(trace.kernels) <= 3
+
+
+def test_what_no_call_has_may_be_anything(tmp_path: Path) -> None:
+    """A number that JSON does not know, where other rows have their stream; it launches its kernel."""
+    head = '"ph": "X", "name": "k", "pid": 0, "tid": 7, "dur": 5'
+    kernel = f'{{{head}, "ts": 9, "cat": "kernel", "args": {{"device": 0, "stream": 7, "correlation": 3}}}}'
+    call = f'{{{head}, "ts": 1, "cat": "cuda_runtime", "args": {{"correlation": 3, "stream": 1e999}}}}'
+    (tmp_path / "x.json").write_text(f'{{"traceEvents": [{kernel}, {call}]}}')
+    trace = read_kineto(tmp_path / "x.json")
+    assert (trace.api_calls.correlation.tolist(), trace.notes) == ([3], ())

@@ -9,6 +9,7 @@ import pytest
 
 from perfdoc.traces import TraceError
 from perfdoc.traces.kineto.read import read_kineto
+from perfdoc.traces.model import CopyKind
 
 LAUNCHES = {
     "nvidia": "cudaLaunchKernel",
@@ -38,6 +39,70 @@ def test_remedies_are_those_of_the_vendor(vendor: str, tmp_path: Path) -> None:
     assert found["launch_correlation"].available
     said = " ".join(found[name].remedy for name in ("event_edges", "thread_states"))
     assert ("cuda" in said, "nsys" in said) == ((True, True) if vendor == "nvidia" else (False, False))
+
+
+CALL = {
+    "ph": "X",
+    "pid": 4242,
+    "tid": 4242,
+    "ts": 10,
+    "dur": 5,
+    "cat": "cuda_runtime",
+    "name": "cudaLaunchKernel",
+}
+KERNEL = {"ph": "X", "pid": 0, "tid": 7, "ts": 20, "dur": 90, "cat": "kernel", "name": "gemm"}
+
+
+@pytest.mark.parametrize(
+    ("category", "name", "pid", "args"),
+    [
+        ("shm_memcpy", "copy sample", 0, {"bytes": 1 << 20}),
+        ("host_memcpy", "pin batch", 4242, {"bytes": 1 << 20}),
+        ("host_memset", "zero pages", 0, {"device": 0}),
+        ("python_runtime", "gc.collect", 4242, {}),
+        ("python_runtime", "gc.collect", 4242, {"correlation": 9}),
+        ("ray_runtime", "jobLaunch", 77, {}),
+        ("ray_runtime", "jobLaunch", 77, {"correlation": 7}),
+        ("ray_runtime", "jobLaunch", 77, {"correlation": 7, "stream": 3}),
+    ],
+)
+def test_rows_of_other_libraries_are_not_read_for_their_names(
+    category: str, name: str, pid: int, args: dict[str, int], tmp_path: Path
+) -> None:
+    """Beside one launch and its kernel: nothing is known of them but that they are there."""
+    plain = [
+        {**CALL, "args": {"correlation": 7}},
+        {**KERNEL, "args": {"device": 0, "stream": 7, "correlation": 7}},
+    ]
+    row = {
+        "ph": "X",
+        "pid": pid,
+        "tid": 5,
+        "ts": 130,
+        "dur": 900,
+        "cat": category,
+        "name": name,
+        "args": args,
+    }
+    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": plain}))
+    (tmp_path / "y.json").write_text(json.dumps({"traceEvents": [row, *plain]}))
+    without, found = (read_kineto(tmp_path / n) for n in ("x.json", "y.json"))
+    assert (len(found.api_calls), len(found.kernels), len(found.copies)) == (1, 1, 0)
+    assert (found.threads, found.devices, found.strings) == (
+        without.threads,
+        without.devices,
+        without.strings,
+    )
+    assert found.capabilities == without.capabilities
+    assert category in found.notes[-1].message
+
+
+def test_copies_of_another_vendors_build_are_copies(tmp_path: Path) -> None:
+    row = {**KERNEL, "cat": "supa_memcpy", "name": "Memcpy HtoD (Pageable -> Device)"}
+    (tmp_path / "x.json").write_text(
+        json.dumps({"traceEvents": [{**row, "args": {"device": 0, "stream": 7}}]})
+    )
+    assert read_kineto(tmp_path / "x.json").copies.kind.tolist() == [CopyKind.HOST_TO_DEVICE]
 
 
 @pytest.mark.parametrize(

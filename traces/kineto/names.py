@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from functools import lru_cache
+from typing import Literal
 
 KERNELS = ("kernel", "Kernel", "mtia_ccp_events")
 _ANY = ("gpu", "gcu", "mlu")
@@ -14,7 +15,9 @@ CALLS = (
     *("privateuse1_runtime", "privateuse1_driver", "glow_runtime", "gcu_runtime", "gcu_driver"),
     *("mlu_runtime", "mlu_driver", "musa_runtime", "musa_driver"),
 )
-_OTHERS = re.compile(r"[a-z0-9]{2,16}_(?:runtime|driver|(memcpy|memset))")
+_OTHERS = re.compile(r"[a-z0-9]{2,16}_(?:(runtime|driver)|(?:memcpy|memset))")
+OTHERS_CALL = re.compile(r"[a-z]{2,8}[A-Z][A-Za-z0-9]{2,60}")
+"""The form of a call's name behind another vendor's prefix."""
 OPERATORS = ("cpu_op", "Operator")
 MARKS = ("user_annotation", "cpu_instant_event")
 """Categories of events by what they are."""
@@ -38,15 +41,16 @@ SKIPPED = frozenset(
 copies of annotations, other vendors' waits, counters, and profiler overhead."""
 
 
-def family(category: str | None) -> str | None:
-    """The category under which this one is read: other vendors' builds put their own name before PyTorch's.
+def family(category: str | None) -> Literal["call", "copy", ""]:
+    """What an unknown category may be: other vendors' builds put their own name before PyTorch's, but so may
+    anybody. Rows of it have to show it.
 
     >>> family("supa_runtime"), family("kernel"), family("supa_memset")
-    ('cuda_runtime', 'kernel', 'gpu_memset')
+    ('call', '', 'copy')
     """
     if category is None or category in WHAT or not (match := _OTHERS.fullmatch(category)):
-        return category
-    return f"gpu_{match[1]}" if match[1] else "cuda_runtime"
+        return ""
+    return "call" if match[1] else "copy"
 
 
 ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)", "Optimizer.", "## ")

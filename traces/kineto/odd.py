@@ -7,9 +7,10 @@ import msgspec
 from perfdoc.traces.damage import Damage
 from perfdoc.traces.kineto.document import Event, decode_event, has_category
 from perfdoc.traces.kineto.names import WHAT
-from perfdoc.traces.kineto.plain import PlainEvent
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.salvage import requoted
+from perfdoc.traces.kineto.values import Args, integer, is_text, non_negative, text
+from perfdoc.traces.model import UNKNOWN
 
 
 class OddEvents:
@@ -40,7 +41,7 @@ class OddEvents:
         self.set_aside(number, Event(), error)
         return None
 
-    def set_aside(self, number: int, event: Event | PlainEvent, error: Exception) -> None:
+    def set_aside(self, number: int, event: Event, error: Exception) -> None:
         """Count an event that cannot be read, or cannot be true."""
         broken = isinstance(error, msgspec.DecodeError | RecursionError)
         reason = "text that is no JSON" if broken else str(error)
@@ -48,6 +49,31 @@ class OddEvents:
         kind = f" ({event.cat[:40]!r})" if event.cat else ""
         self.unread += isinstance(error, msgspec.DecodeError)
         self.first_bad = self.first_bad or f"event {number} of traceEvents{kind} has {reason}."
+
+    def _ordinal(self, event: Event, args: Args) -> int:
+        for candidate in (args.device, args.in_device, event.pid):
+            if (ordinal := non_negative(candidate)) != UNKNOWN:
+                return ordinal
+        return UNKNOWN
+
+    def _name_on_device(self, event: Event, what: str) -> str:
+        """What has lost its name kept the device busy all the same: without it there were idle time."""
+        if is_text(event.name) and event.name.strip():
+            return event.name
+        self.damage.add(what, "no name", done="kept as unknown work")
+        return "(no name)"
+
+    def _name(self, event: Event) -> str:
+        if not is_text(event.name):
+            raise ValueError("no name")
+        return event.name
+
+    def _thread_key(self, event: Event) -> tuple[int, int, str]:
+        pid, tid = event.pid, event.tid
+        if type(pid) is int and type(tid) is int:
+            return integer(pid), integer(tid), ""
+        tid_number = integer(tid)
+        return integer(pid), tid_number, text(tid) if tid_number == UNKNOWN else ""
 
 
 def _mended(content: bytes) -> Event:

@@ -189,6 +189,7 @@ def read_kineto(path: Path) -> Trace:
     for times that cannot be true.
     """
     facts, rows = read_events(path, lambda: EventRows(path))
+    rows.settle()
     other = writer_of((*rows.process_names, *rows.unknown))
     if other and not len(rows.kernels):
         raise TraceError(path, f"is a trace of {other[0]}, which perfdoc does not read.", other[1])

@@ -21,6 +21,7 @@ from perfdoc.traces.kineto.names import (
     KERNELS,
     MARKS,
     OPERATORS,
+    OTHERS_CALL,
     SKIPPED,
     WHAT,
     family,
@@ -33,6 +34,7 @@ from perfdoc.traces.kineto.plain import PlainEvent, plain_events
 from perfdoc.traces.kineto.shapes import InputTexts
 from perfdoc.traces.kineto.values import (
     ARGS,
+    CALL_ARGS,
     INT64_END,
     MEMORY_ARGS,
     READERS,
@@ -40,9 +42,9 @@ from perfdoc.traces.kineto.values import (
     THREAD_NAME_ARGS,
     Args,
     copy_kind,
+    correlation_id,
     decode_args,
     instant_ns,
-    integer,
     interval_ns,
     is_text,
     non_negative,
@@ -62,7 +64,6 @@ _SINGLY = frozenset("BEMIi")
 """Phases of which there are few, or which belong to another event."""
 _ANY_ARGS = frozenset((*OPERATORS, "user_annotation", "python_function"))
 """Categories whose rows are whole without their arguments."""
-AnyEvent: TypeAlias = Event | PlainEvent
 _Times: TypeAlias = Callable[[Event], tuple[int, int]]
 _Keep: TypeAlias = Callable[[Any, Any, int, int], None]
 _rows = partial(Rows, readers=READERS)
@@ -117,6 +118,7 @@ class EventRows(OddEvents):
         self.unknown: Counter[str] = Counter()
         """Duration events by categories that are neither read nor known to be skipped."""
         self.unknown_on_device: Counter[str] = Counter()
+        self._held: list[tuple[Event, Args, int, int]] = []
         on_device = self._device_interval
         self._readers: dict[str | None, tuple[_Times, _Keep]] = {
             **dict.fromkeys(KERNELS, (on_device, self._kernel)),
@@ -150,7 +152,7 @@ class EventRows(OddEvents):
             if end < 0 or event.ph in _SINGLY:
                 self._read_one(number, raw)
             elif event.ph == "X":
-                keep = plain.get(event.cat) or plain.get(family(event.cat), self._note_unknown)
+                keep = plain.get(event.cat, self._other)
                 try:
                     keep is _nothing or keep(event, ARGS.decode(event.args), start, end)
                 except (msgspec.DecodeError, UnicodeDecodeError):
@@ -169,12 +171,14 @@ class EventRows(OddEvents):
             if event.ph in ("B", "E"):
                 event = self._halves.whole(event, self._thread_key(event))
             if event.ph == "X":
-                if reader := self._readers.get(event.cat) or self._readers.get(family(event.cat)):
+                if reader := self._readers.get(event.cat):
                     times, keep = reader
-                    args = decode_args(ARGS, event.args, strict=event.cat not in _ANY_ARGS)
+                    own: msgspec.json.Decoder[Any] = CALL_ARGS if event.cat in CALLS else ARGS
+                    args = decode_args(own, event.args, strict=event.cat not in _ANY_ARGS)
                     keep(event, args, *times(event))
                 elif event.cat not in SKIPPED:
-                    self._note_unknown(event, decode_args(ARGS, event.args, strict=False), 0, 0)
+                    at = _interval(event) if family(event.cat) else (0, 0)
+                    self._other(event, decode_args(ARGS, event.args, strict=False), *at)
             elif event.ph == "M":
                 self._named(event)
             elif event.ph in ("i", "I"):
@@ -192,7 +196,7 @@ class EventRows(OddEvents):
 
     # One method a table, and one where its times are its own. ValueError: what the event must not have.
 
-    def _kernel(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
+    def _kernel(self, event: Event, args: Args, start: int, end: int) -> None:
         interned = self._kernel_names.get(event.name) if is_text(event.name) else None
         if interned is None:
             name = self._name_on_device(event, "kernel")
@@ -204,7 +208,7 @@ class EventRows(OddEvents):
         shape = args.grid, args.block, args.graph_node
         self.kernels.add(start, end, *where, args.correlation, *interned, *shape)
 
-    def _copy(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
+    def _copy(self, event: Event, args: Args, start: int, end: int) -> None:
         if str(event.cat).lower().endswith("memset"):
             kind, pinned = CopyKind.MEMSET, -1
         else:
@@ -214,7 +218,7 @@ class EventRows(OddEvents):
         where = self._ordinal(event, args), event.tid if args.stream is None else args.stream
         self.copies.add(start, end, *where, args.correlation, kind, args.bytes, pinned, args.graph_node)
 
-    def _api_call(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
+    def _api_call(self, event: Event, args: Args, start: int, end: int) -> None:
         name = self.strings.intern(self._name(event))
         self.api_calls.add(start, end, self._thread(event), args.correlation, name)
 
@@ -227,7 +231,7 @@ class EventRows(OddEvents):
             self.damage.add("call", str(error).partition(" (")[0], done=AS_INSTANT)
             return start, start
 
-    def _sync(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
+    def _sync(self, event: Event, args: Args, start: int, end: int) -> None:
         ordinal = self._ordinal(event, args)
         kind = SYNC_KINDS.get(text(args.kind) or self._name(event), SyncKind.OTHER)
         self.syncs.add(
@@ -235,23 +239,23 @@ class EventRows(OddEvents):
             *(args.source_stream, args.source_correlation),
         )
 
-    def _event_record(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
+    def _event_record(self, event: Event, args: Args, start: int, end: int) -> None:
         # CUPTI before 12.8 has no time for records; Kineto then writes 0 (or what is left of the origin).
         time = max(start, 0) or UNKNOWN
         self.event_records.add(self._ordinal(event, args), args.stream, args.correlation, args.event, time)
 
-    def _range(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
+    def _range(self, event: Event, args: Args, start: int, end: int) -> None:
         name = self.strings.intern(self._name(event))
         self.ranges.add(start, end, self._thread(event), name, RangeKind.PUSH_POP)
 
-    def _operator(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
+    def _operator(self, event: Event, args: Args, start: int, end: int) -> None:
         text_name = self._name(event)
         name, thread = self.strings.intern(text_name), self._thread(event)
         self.operators.add(start, end, thread, name, *self._inputs.of(text_name, args))
         if event.cat == "Operator" and text_name.startswith(ANNOTATION_PREFIXES):
             self.ranges.add(start, end, thread, name, RangeKind.PUSH_POP)
 
-    def _python_call(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
+    def _python_call(self, event: Event, args: Args, start: int, end: int) -> None:
         """Frames of the program's own code, and those that wait."""
         if self._is_kept(event):
             self.python_calls.add(start, end, self._thread(event), self.strings.intern(self._name(event)))
@@ -259,7 +263,7 @@ class EventRows(OddEvents):
     def _frame_interval(self, event: Event) -> tuple[int, int]:
         return interval_ns(event.ts, event.dur) if self._is_kept(event) else (0, 0)
 
-    def _is_kept(self, event: AnyEvent) -> bool:
+    def _is_kept(self, event: Event) -> bool:
         name = self._name(event)
         self._extras.add("stacks")
         own = self._own_frame.get(name)
@@ -288,7 +292,27 @@ class EventRows(OddEvents):
             name = text(decode_args(THREAD_NAME_ARGS, event.args).name).strip()
             self.thread_names.setdefault(self._thread_key(event), name)
 
-    def _note_unknown(self, event: AnyEvent, args: Args, start: int, end: int) -> None:
+    def _other(self, event: Event, args: Args, start: int, end: int) -> None:
+        """Of another vendor's build, where the row itself shows it; else of a category that is not read."""
+        of, name = family(event.cat), str(event.name)
+        if of == "copy" and None not in (args.device, args.stream):
+            self._copy(event, args, start, end)
+        elif of == "call" and args.stream is None is not args.correlation and OTHERS_CALL.fullmatch(name):
+            bare = Event(cat=event.cat, name=name, pid=event.pid, tid=event.tid)
+            self._held.append((bare, args, start, end))
+        else:
+            self._note_unknown(event, args, start, end)
+
+    def settle(self) -> None:
+        """Calls of an unknown runtime are read where one launches a kernel and no others are there: beside
+        those of a known one they are another library's."""
+        ids = set(self.kernels.columns()["correlation"].tolist() if self._held else []) - {UNKNOWN}
+        launches = any("Launch" in e.name and correlation_id(a.correlation) in ids for e, a, *_ in self._held)
+        keep = self._api_call if launches and not len(self.api_calls) else self._note_unknown
+        for held in self._held:
+            keep(*held)
+
+    def _note_unknown(self, event: Event, args: Args, start: int, end: int) -> None:
         category = event.cat or ""
         self.unknown[category] += 1
         if not category and is_text(event.pid):  # the autograd profiler before 1.8.1 names no categories
@@ -304,33 +328,8 @@ class EventRows(OddEvents):
             start, _ = _instant(event)
             return start, max(start - 1, -INT64_END)
 
-    def _ordinal(self, event: AnyEvent, args: Args) -> int:
-        for candidate in (args.device, args.in_device, event.pid):
-            if (ordinal := non_negative(candidate)) != UNKNOWN:
-                return ordinal
-        return UNKNOWN
-
-    def _name_on_device(self, event: AnyEvent, what: str) -> str:
-        """What has lost its name kept the device busy all the same: without it there were idle time."""
-        if is_text(event.name) and event.name.strip():
-            return event.name
-        self.damage.add(what, "no name", done="kept as unknown work")
-        return "(no name)"
-
-    def _name(self, event: AnyEvent) -> str:
-        if not is_text(event.name):
-            raise ValueError("no name")
-        return event.name
-
-    def _thread(self, event: AnyEvent) -> int:
+    def _thread(self, event: Event) -> int:
         return self.threads.setdefault(self._thread_key(event), len(self.threads))
-
-    def _thread_key(self, event: AnyEvent) -> tuple[int, int, str]:
-        pid, tid = event.pid, event.tid
-        if type(pid) is int and type(tid) is int:
-            return integer(pid), integer(tid), ""
-        tid_number = integer(tid)
-        return integer(pid), tid_number, text(tid) if tid_number == UNKNOWN else ""
 
     def host_threads(self) -> list[Thread]:
         """The host threads in the order of their indices."""

@@ -278,6 +278,8 @@ def text(value: object) -> str:
 
 _Args = TypeVar("_Args", bound=msgspec.Struct)
 ARGS = msgspec.json.Decoder(Args)
+CALL_ARGS = msgspec.json.Decoder(msgspec.defstruct("CallArgs", [("correlation", Any, None)]))
+"""What a call has; other arguments may hold what cannot be read."""
 MEMORY_ARGS = msgspec.json.Decoder(MemoryArgs)
 THREAD_NAME_ARGS = msgspec.json.Decoder(ThreadNameArgs)
 

@@ -30,6 +30,15 @@ _NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,12})?(?:[eE][+-]?[0-9]{1,3})?")
 _NUMBER_TEXT = re.compile(r"(?:stream )?-?[0-9]{1,19}|0x[0-9a-fA-F]{1,16}")
 _SYNC = re.compile(r"(?:Event|Stream|Context) Sync|Stream Wait Event|Unknown")
 
+_PUBLISHED = {
+    "call": re.compile(
+        r"(?:mc|su|sdaa|musa)(?:(?:Graph)?Launch(?:Cooperative)?(?:Kernel)?(?:ExC)?|Mem(?:cpy|set)(?:Async)?|Malloc|Free"
+        r"|(?:Stream|Device|Event)Synchronize|StreamWaitEvent|Event(?:Record|Query)(?:WithFlags)?)"
+    ),
+    "copy": re.compile(r"Mem(?:set|cpy [DHP]to[DHP])(?: \((?:(?:Device|Pageable|Pinned|->) ?){1,3}\))?"),
+}
+"""Names in rows of other vendors' builds, letter by letter."""
+
 _SHAPES = ("Input Dims", "Input dims", "Input Strides")
 """Operators' arguments; of a tensor that is none, PyTorch writes an empty text."""
 _TYPES, _VALUES = "Input type", "Concrete Inputs"
@@ -142,12 +151,15 @@ def _decoded(content: bytes) -> Event | None:
 
 
 def _clean(event: Event, names: Names) -> bytes | None:
-    category = family(event.cat)
-    if event.ph == "M":
+    category = event.cat
+    of_other = _of_other(event) if event.ph == "X" else None
+    if of_other is not None:
+        category, name, args = of_other
+    elif event.ph == "M":
         if event.name != "thread_name":
             return None
         thread = _arguments(event.args).get("name")
-        args: dict[str, Any] = {"name": names.of_range(thread)} if isinstance(thread, str) else {}
+        args = {"name": names.of_range(thread)} if isinstance(thread, str) else {}
         name = "thread_name"
     elif event.ph in ("X", "i", "I") and category in _CODE | _TEXTS and is_text(event.name):
         name = _name(category, event.name, names)
@@ -159,7 +171,7 @@ def _clean(event: Event, names: Names) -> bytes | None:
     else:
         return None
     fields: dict[str, Any] = {"ph": event.ph}
-    if category in _CODE | _TEXTS:
+    if of_other is not None or category in _CODE | _TEXTS:
         fields["cat"] = category
     fields |= {"name": name, "pid": _place(event.pid, names), "tid": _place(event.tid, names)}
     for key, value in (("ts", event.ts), ("dur", event.dur)):
@@ -168,6 +180,18 @@ def _clean(event: Event, names: Names) -> bytes | None:
     if args:
         fields["args"] = args
     return msgspec.json.encode(fields)
+
+
+def _of_other(event: Event) -> tuple[str, str, dict[str, Any]] | None:
+    """Category, name and numbers of a row of another vendor's build; None of any other, which may be
+    anybody's: nothing is copied that people may have written."""
+    if not (of := family(event.cat)) or not isinstance(event.cat, str) or not isinstance(event.name, str):
+        return None
+    read = ("correlation",) if of == "call" else ("device", "stream")
+    args = {k: v for k, v in _arguments(event.args).items() if k in (*read, "bytes") and _is_whole(v)}
+    whole = _is_whole(event.pid) and _is_whole(event.tid) and all(name in args for name in read)
+    known = whole and _PUBLISHED[of].fullmatch(event.name)
+    return (f"other_{event.cat.rpartition('_')[2]}", event.name, args) if known else None
 
 
 def _name(category: str | None, name: str, names: Names) -> str:
