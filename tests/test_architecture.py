@@ -179,7 +179,7 @@ BUDGET = {
     "profiling": 7_752,  # codes of exits; no end of a training; MFU only of certain tokens and heads
     "reports": 7_858,  # what a list says of its order and savings; all ranks first where they may wait
     "results": 3_920,  # what rules say of their savings; words that are compared; the what-if study
-    "rules": 16_209,  # tokens of experts, regular slow steps; what servers do; how experts are balanced
+    "rules": 16_213,  # tokens of experts, regular slow steps; what servers do; how experts are balanced
     "simulator": 13_580,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
     "src": 22_576,  # GEMMs in FP32; files of unnamed ranks; runs that overlap; what is next for logs
     "traces": 10_011,  # plain events many at once; other vendors by form; allocations in any capture

@@ -65,7 +65,7 @@ def evaluate(case: Case) -> Verdict:
     _, look = _GROWS.get(worst.leaf or "", ("", _LOOK))
     if worst.leaf == "idle.host" and (following := _following(case, worst)):
         look += f", or at the beginning of {shorten(following, 48)}, whose first kernel ends the wait"
-    by_design = often > 0 and worst.leaf == "compute"
+    by_design = often > 0 and worst.leaf == "compute" and all(o.grew_on == len(case.ranks) for o in slow)
     if by_design:
         look = _BY_DESIGN.format(often)
     return fires(

@@ -140,7 +140,8 @@ def evaluate(case: Case) -> Verdict:
 
 def _is_known_better(case: Case, cause: WhatIfCause) -> bool:
     """Whether the replay of every kernel predicts as much for a straggler."""
-    found = [p for s in case.job.skew.stragglers if (p := _prediction(case, s)) is not None]
+    sure = [s for s in case.job.skew.stragglers if not may_be_data(s)]
+    found = [p for s in sure if (p := _prediction(case, s)) is not None]
     same = cause.kind != "uneven_experts"  # which that takes for the rank's own
     return same and any((p.mid_ns or 0) >= _AS_MUCH * cause.saved_ns for p in found)
 
@@ -252,7 +253,7 @@ def _would_repeat(case: Case, straggler: Straggler) -> bool:
 
 def _is_blamed(case: Case, straggler: Straggler, gain: Gain | None) -> bool:
     """Whether the verdict names it: most of the waiting is for it and it costs about as much as anything else
-    does, or it is known to compute longer than the others, whatever else is lost."""
+    does, or it is known to compute longer than the others, and the bar shows most of all that they wait."""
     latest, first = case.job.skew.latest, next(iter(leading(case.what_if)), None)
     named = latest is not None and latest.name == straggler.name and latest.cause not in ("waiting", "before")
     sure = _prediction(case, straggler) is not None and _would_repeat(case, straggler)
@@ -265,7 +266,8 @@ def _is_blamed(case: Case, straggler: Straggler, gain: Gain | None) -> bool:
     if ratio is not None and ratio < LEAST_TIMES:
         return False
     costs = None if gain is None else case.share_of_unit(gain.size_ms)
-    leads = sure and ratio is not None and costs is not None and costs >= LEADS_FRAC
+    waited = largest_loss([r.ledger for r in case.ranks])[0].startswith("exposed_comm")
+    leads = sure and waited and ratio is not None and costs is not None and costs >= LEADS_FRAC
     return leads or _is_as_much(case, gain)
 
 

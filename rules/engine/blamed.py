@@ -18,6 +18,7 @@ TIME_OF: Mapping[str, str] = MappingProxyType({key: c.time for key, c in CHANGES
 """The time that a simulated change takes away."""
 PART_FRAC = 0.25
 """Of the largest loss: who saves less of it is no answer to it."""
+_OF_A_RANK = "without_straggler"
 _PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         PIPELINE: (PIPELINE, "pipeline.bubble", "pipeline.transfer", "pipeline.late_peer"),
@@ -65,7 +66,8 @@ def _blamed(
     ]
     if lost >= WORTH_A_VERDICT_FRAC and about:
         return about[0], "loss"
-    best = next((at for at in sized if rows[at].exact), None)
+    # A rank that nobody is sure of does not make computing shorter.
+    best = next((at for at in sized if rows[at].exact and not rows[at].key.startswith(_OF_A_RANK)), None)
     if best is not None and (rows[best].worth_frac or 0.0) > lost:
         return best, "compute"
     return (about[0], "loss") if about else (0, "")

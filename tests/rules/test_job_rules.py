@@ -169,6 +169,12 @@ def test_pd303_leads_where_the_replay_of_operations_names_the_same_rank(
     assert found.blames.startswith("Rank 2 computes") == bool(found.blames) == named
     assert why_blamed(what_if, None) == ""
     assert why_blamed(what_if, cause).startswith("Simulated: ")
+    # Where uneven data may do as much in the steps that were captured, the other replay is all that is known.
+    late = [replace(s, compute_is_sure=False) for s in case.job.skew.stragglers]
+    doubted = replace(
+        case, what_if=what_if, job=replace(case.job, skew=replace(case.job.skew, stragglers=late))
+    )
+    assert result("PD303", _without_rank(doubted, 2, 1.5 * saved_ns / 1e6)).reason != LAST_IN
 
 
 def _without_rank(case: Case, rank: int, saved_ms: float = 2.0) -> Case:
@@ -311,6 +317,10 @@ def test_pd303_leads_however_much_the_transfer_costs(tmp_path: Path) -> None:
     whole = predicting(case, without_straggler_dp=(1.0, 2.0, 3.0)).gains.predictions[0].step_ns or 0
     for part, leads in ((0.06, True), (0.04, False)):
         assert bool(result("PD303", _without_rank(case, 2, part * whole / 1e6)).blames) == leads
+    # Of a job that waits for its data most of the time the bar shows that.
+    stalled = planted(tmp_path, replace(job, dp_factor=1.0, data_ns=20_000_000))
+    assert largest_loss([rank.ledger for rank in stalled.ranks])[0] == "idle.data"
+    assert not result("PD303", _without_rank(stalled, 2, 0.06 * whole / 1e6)).blames
 
 
 def test_pd501_without_a_snapshot(tmp_path: Path) -> None:

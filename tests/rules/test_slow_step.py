@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,16 @@ def test_slow_steps_that_come_regularly_are_told_so(tmp_path: Path, late: int, l
     # Not where they come as they like.
     steps = [EVEN, EVEN, slow, *[EVEN] * 6, slow, *[EVEN] * 3, slow, *[EVEN] * 6]
     assert "step in" not in result("PD210", case_of(tmp_path / "x", *laid_out(steps, named=False))).reason
+
+
+def test_an_optimizer_runs_on_all_ranks(tmp_path: Path) -> None:
+    """Steps that are slow as regularly as an optimizer's, and not on every rank, are not by design."""
+    case = case_of(tmp_path, *laid_out([*[EVEN] * 4, (1700, 0)] * 4, named=False))
+    assert result("PD210", case).level == "information"
+    times = case.job.step_times
+    some = replace(times, outliers=[replace(o, grew_on=0) for o in times.outliers])
+    found = result("PD210", replace(case, job=replace(case.job, step_times=some)))
+    assert (found.level, found.gain is not None) == ("problem", True)
 
 
 def test_what_a_third_of_the_steps_have_is_no_exception(tmp_path: Path) -> None:
