@@ -19,7 +19,6 @@ from perfdoc.analyzers.device.activity import device_activity, without_launches
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.event_counts import (
     NO_LAUNCHED,
-    REMEDY,
     event_counts,
     limited,
     partial_notes,
@@ -179,7 +178,7 @@ def measure_trace(
     telling = Telling()
     estimated: dict[int, int] = {}
     """Collectives without a known completion, by device."""
-    lacking: dict[int, str] = {}
+    lacking: dict[int, tuple[tuple[str, str], ...]] = {}
     """Of steps that are left out, by device."""
     last_steps: list[tuple[Window, int]] = []
     """What the last step of each device's window lacks."""
@@ -270,8 +269,7 @@ def measure_trace(
         )
     notes = [r for r in results if isinstance(r, Note)] + partial_notes([r.events for r in ranks])
     notes += last_step_notes(last_steps)
-    for said in sorted(set(lacking.values())):
-        remedy = REMEDY if "kernel" in said else "Analyse the others with --window BEGIN,END."
+    for said, remedy in sorted({note for told in lacking.values() for note in told}):
         notes.append(Note(code="steps-left-out", message=said, remedy=remedy))
     if comm_kernel is not None:
         notes.append(_given_communication(kinds, comm_kernel))

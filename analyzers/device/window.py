@@ -11,7 +11,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.event_counts import NO_LAUNCHED, Launched
+from perfdoc.analyzers.device.event_counts import NO_LAUNCHED, REMEDY, Launched
 from perfdoc.analyzers.device.marks import (
     MIN_ITERATIONS,
     Marks,
@@ -63,10 +63,11 @@ class StepRanges:
 
     start_ns: I64
     end_ns: I64
-    lacking: str = ""
-    """What is missing of steps at the ends that were left out; empty without any."""
+    lacking: tuple[tuple[str, str], ...] = ()
+    """What is missing of steps that were left out, each with its remedy."""
 
 
+_OTHERS = "Analyse the others with --window BEGIN,END."
 _NEVER = np.iinfo(np.int64).max
 _NO_RANGES = StepRanges(start_ns=np.empty(0, np.int64), end_ns=np.empty(0, np.int64))
 
@@ -128,7 +129,7 @@ def find_window(
         count = len(rows) + restored
     marks, apart = recorded_in_a_row(trace, marks)
     marks, lacking = with_their_kernels(marks, launched)
-    lacking = " ".join(filter(None, (apart, lacking)))
+    told = tuple(note for note in ((apart, _OTHERS), (lacking, REMEDY)) if note[0])
     no_id = np.zeros(len(activity.kernel), bool)
     if not activity.on_host:
         no_id = (activity.kernel >= 0) & (trace.kernels.correlation[activity.kernel] < 0)
@@ -140,7 +141,7 @@ def find_window(
         return _capture(activity, NO_LAUNCHES)
     reason = f"step ranges: {source}{_left_out(count - len(steps), count)}"
     window = _window("steps", steps[0].start_ns, steps[-1].end_ns, reason, steps)
-    return window, replace(ranges, lacking=lacking)
+    return window, replace(ranges, lacking=told)
 
 
 def _window(
