@@ -84,7 +84,7 @@ def causes_of(
             # At most all communication with ranks that were not captured is waiting for their data.
             left[best] = replace(effect, note=ABSENT_NOTE)
             variants[best][rows] = 0.0
-            others = [before - step_ends(plan, [variants[best]])[0]]
+            others.append(before - step_ends(plan, [variants[best]])[0])
         found.append(_cause(job, left[best], recorded, names, [saved, *others], even))
         gone.append(left.pop(best))
         before = ends[best]

@@ -18,7 +18,7 @@ from perfdoc.analyzers.steps.scatter import is_beyond_chance
 from perfdoc.records import dataclass
 from perfdoc.results.what_if import CauseKind
 from perfdoc.simulator.recorded.work import Link, StageWork, as_peers, pauses_of_peers, usual_of
-from perfdoc.traces.table import F64, Bool
+from perfdoc.traces.table import F64, Bool, among
 
 LEAST = 0.03
 """Above its peers: less is no effect."""
@@ -267,26 +267,24 @@ def slow_alone(works: Sequence[StageWork], stage: Effect) -> Effect:
 def uneven_data(works: Sequence[StageWork], even: Sequence[F64], slow: Sequence[Effect] = ()) -> list[Effect]:
     """Micro-batches that take longer than others, one in this step and another in the next. even: what passes
     take if no rank of a unit waits for another one's data. slow: ranks that stay as slow as they are."""
-    factors, ratios, recurring = [], [], []
-    apart = {m for e in slow for m in e.members}
+    factors, longest = [], []
+    apart = [m for e in slow for m in e.members]
     for work, alone in zip(works, even, strict=True):
-        wanted = alone.copy()
-        alike = np.array([m not in apart for m in work.members])
+        wanted, own = alone.copy(), alone.copy()
         for kind in work.kinds:
             rows = work.of_kind(kind)
-            several = wanted[:, rows]
-            each = several.mean(axis=(1, 2), keepdims=True)
+            several = alone[:, rows]
+            own[:, rows] = each = several.mean(axis=(1, 2), keepdims=True)
             # Over replicas too, but for those whose mean is further off than lengths by chance make it.
             scatter = several.std(axis=(1, 2), keepdims=True) / np.sqrt(several[0].size)
-            beyond = abs(each - np.median(each, axis=0)) > ERRORS * scatter
-            pooled = alike & ~beyond[:, 0, 0]
+            by_chance = abs(each - np.median(each, axis=0)) <= ERRORS * scatter
+            pooled = ~among(np.array(work.members), apart) & by_chance[:, 0, 0]
             each[pooled] = each[pooled].mean(axis=0) if pooled.any() else 0.0
             wanted[:, rows] = each
-            longest = several.max(axis=(0, 1)) / np.maximum(several.mean(axis=(0, 1)), 1.0)
-            ratios.append(float(np.median(longest)))
-            recurring.append(longest > 1 + LEAST)
-        factors.append(np.divide(wanted, work.takes, out=np.ones_like(wanted), where=work.takes > 0))
-    ratio = max(ratios, default=1.0)
+            longest.append(several.max(axis=(0, 1)) / np.maximum(several.mean(axis=(0, 1)), 1.0))
+        ways = np.array([wanted, own])
+        factors.append(np.divide(ways, work.takes, out=np.ones_like(ways), where=work.takes > 0))
+    ratio = max((float(np.median(over)) for over in longest), default=1.0)
     correlation = pass_correlation(works)
     if ratio < 1 + LEAST or correlation is None or correlation < CORRELATED or _is_habit(works):
         return []
@@ -295,9 +293,11 @@ def uneven_data(works: Sequence[StageWork], even: Sequence[F64], slow: Sequence[
             kind="uneven_data",
             ratio=ratio,
             peers=sum(len(w.members) for w in works),
-            recurrence_frac=float(np.mean(recurring)),
+            recurrence_frac=float(np.mean([over > 1 + LEAST for over in longest])),
             correlation=correlation,
-            factors=tuple(factors),
+            factors=tuple(f for f, _ in factors),
+            # Whose data are longer by chance may be a slow rank: even lengths leave it as it is.
+            otherwise=Effect(kind="uneven_data", factors=tuple(f for _, f in factors)),
         )
     ]
 
