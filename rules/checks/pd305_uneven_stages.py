@@ -221,7 +221,7 @@ def _fewer(where: str, to: str = _LOWER, on: str = "") -> str:
     setting, counted = _SETTING[where]
     return (
         f"Set `{setting}`{on} {to}. If layers plus one divide over the "
-        f"stages, `{counted}_in_pipeline_split=true` takes one off it. {_MIXED}"
+        f"stages, `{counted}_in_pipeline_split` takes one off it. {_MIXED}"
     )
 
 
