@@ -173,24 +173,33 @@ def among(values: NDArray[Any], wanted: ArrayLike) -> Bool:
     """As np.isin: which of the values are wanted."""
     ordered = np.sort(np.asarray(wanted))
     if len(values) > _MANY or len(ordered) > _MANY or not len(ordered):
-        return np.isin(values, ordered.astype(values.dtype))
+        return np.isin(values, ordered)
     at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
     found: Bool = ordered[at] == values
     return found
 
 
 def at_percent(values: NDArray[Any], percent: ArrayLike) -> F64:
-    """As np.percentile along the last axis; there is a value, and none is NaN."""
-    ordered = np.sort(values)
-    place = (ordered.shape[-1] - 1) * (np.asarray(percent) / 100)
-    low, high = (ordered[..., to(place).astype(np.intp)] for to in (np.floor, np.ceil))
+    """As np.percentile of float64 along the last axis; there is a value."""
+    ordered, last = _ascending(values), values.shape[-1] - 1
+    place = last * (np.asarray(percent) / 100)
+    at = np.floor(place).astype(np.intp)
+    low, high = (ordered[..., to].astype(np.float64) for to in (at, np.minimum(at + 1, last)))
     beyond, more = place % 1, high - low
     found: F64 = np.where(beyond < 0.5, low + more * beyond, high - more * (1 - beyond))
     return found
 
 
 def median(values: NDArray[Any]) -> F64:
-    """As np.median along the last axis; there is a value, and none is NaN."""
-    ordered, size = np.sort(values), values.shape[-1]
-    found: F64 = (ordered[..., (size - 1) // 2] + ordered[..., size // 2]) / 2
+    """As np.median of float64 along the last axis; there is a value."""
+    ordered, size = _ascending(values), values.shape[-1]
+    found: F64 = ordered[..., (size - 1) // 2 : size // 2 + 1].mean(axis=-1, dtype=np.float64)
     return found
+
+
+def _ascending(values: NDArray[Any]) -> NDArray[Any]:
+    """Along the last axis; all NaN where one is."""
+    ordered = np.sort(values)
+    if ordered.dtype.kind == "f":
+        ordered[np.isnan(ordered[..., -1])] = np.nan
+    return ordered

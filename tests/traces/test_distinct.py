@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from perfdoc.traces import table
 from perfdoc.traces.table import among, at_percent, median, unique
@@ -25,6 +26,31 @@ def test_they_are_numpys(values: list[int], wanted: list[int]) -> None:
             assert np.array_equal(median(of), np.median(of, axis=-1))
 
 
+DTYPES = (np.bool_, np.int8, np.int32, np.int64, np.uint64, np.float32, np.float64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("many", [100_000, 2])
+@given(chance=st.data())
+def test_they_are_numpys_of_every_type(dtype: type[np.generic], many: int, chance: st.DataObject) -> None:
+    """Numbers as large as fit, NaN and infinite ones; wanted are also those that the type has none of."""
+    kind = np.dtype(dtype)
+    drawn = chance.draw(
+        arrays(kind, st.integers(1, 9)) | arrays(kind, st.tuples(st.just(3), st.integers(1, 5)))
+    )
+    wanted = chance.draw(st.lists(st.sampled_from([-1, 0, 1, 1.5, 300, 2**32 + 1]), max_size=3))
+    wide = drawn.astype(np.float64)
+    with np.errstate(all="ignore"):
+        assert np.array_equal(median(drawn), np.median(wide, axis=-1), equal_nan=True)
+        for percent in (37, (10, 50, 80), 100):
+            theirs = np.percentile(wide, percent, axis=-1).T
+            assert np.array_equal(at_percent(drawn, percent), theirs, equal_nan=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table, "_MANY", many)
+        for of in (wanted, drawn.ravel()[:2]):
+            assert np.array_equal(among(drawn, of), np.isin(drawn, of))
+
+
 def test_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of four values the tenth percentile lies 0.3 of the way from the first to the second."""
     rows = np.array([7, 3, 7, 5])
@@ -35,4 +61,5 @@ def test_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert among(rows, []).tolist() == [False] * 4
     assert float(at_percent(rows, 10)) == pytest.approx(3.6)
     assert float(median(rows)) == 6
+    assert float(median(np.array([2**63 - 1] * 2))) == float(median(np.array([2**63], np.uint64))) == 2.0**63
     assert unique(np.array(["b", "a", "b"])).tolist() == ["a", "b"]
