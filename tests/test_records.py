@@ -118,3 +118,28 @@ def test_fields_in_order_are_taken_once_each_where_names_are_not_asked_for(make:
             wrong()
     with pytest.raises(FrozenInstanceError):
         Pair(1).a = 2
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_class_has_its_defaults_and_is_a_base_of_any_dataclass(make: Callable[..., Any]) -> None:
+    @make(frozen=True, kw_only=True)
+    class Base:
+        x: int = field(default=3, metadata={"unit": "ns"})
+        more: list[int] = field(default_factory=list)
+        plain: int = 4
+
+    @make(frozen=True, kw_only=True)
+    class Again(Base):
+        x: int
+
+    @dataclasses.dataclass(frozen=True, kw_only=True, order=True)
+    class Ordered(Base):
+        y: int
+
+    for _ in range(2):  # before anybody looks at the fields, and then
+        assert (Base.x, Base.plain, hasattr(Base, "more"), Again.x) == (3, 4, False, 3)
+        assert [f.default for f in fields(Base)] == [3, dataclasses.MISSING, 4]
+        assert [f.type for f in fields(Base)] == ["int", "list[int]", "int"]
+        assert (fields(Base)[0].metadata["unit"], fields(Base)[0].kw_only) == ("ns", True)
+    assert Again() == Again(x=3) != Again(x=4)
+    assert Ordered(y=1) < Ordered(y=2) == replace(Ordered(y=1), y=2)

@@ -28,15 +28,22 @@ else:
         return lambda made: _record(made, compared=options.get("eq", True), kw_only=kw_only)
 
 
-_MISSING, _PLAIN = dataclasses.MISSING, dataclasses._FIELD  # type: ignore[attr-defined]
+_MISSING = dataclasses.MISSING
 _MAKING = threading.RLock()
+_BARE = {"init": False, "repr": False, "eq": False, "match_args": False}
+_LIKE: Any = dataclasses.dataclass(frozen=True, **_BARE)(type("_Like", (), {"__doc__": "A frozen one."}))
 
 
 def _record(cls: type, *, compared: bool, kw_only: bool) -> type:
     own = frozenset(name for name, value in cls.__dict__.items() if value is not None)
     if cls.__doc__ is None:
         cls.__doc__ = cls.__name__  # else the standard library writes the signature
-    type.__setattr__(cls, "__dataclass_fields__", _FieldsLater(cls, kw_only))
+    given = {name: value for name, value in cls.__dict__.items() if isinstance(value, dataclasses.Field)}
+    for name, field in given.items():  # the class has the default itself, or nothing
+        delattr(cls, name) if field.default is _MISSING else setattr(cls, name, field.default)
+    type.__setattr__(cls, "__dataclass_fields__", _FieldsLater(cls, kw_only, given))
+    # Which the standard library asks of a base.
+    type.__setattr__(cls, "__dataclass_params__", _LIKE.__dataclass_params__)
     methods = {"__init__": _init_of(cls, kw_only), "__repr__": _shown(cls), **_frozen(cls)}
     if compared:
         methods |= _compared(cls)
@@ -50,29 +57,36 @@ def _record(cls: type, *, compared: bool, kw_only: bool) -> type:
 class _FieldsLater:
     """Stands where the standard library looks for a class's fields, until somebody does."""
 
-    def __init__(self, owner: type, kw_only: bool) -> None:
-        self.owner, self.kw_only = owner, kw_only
+    def __init__(self, owner: type, kw_only: bool, given: dict[str, Any]) -> None:
+        self.owner, self.kw_only, self.given = owner, kw_only, given
 
     def __get__(self, instance: object, kind: type) -> Any:
         with _MAKING:
             if self.owner.__dict__["__dataclass_fields__"] is self:
-                type.__setattr__(self.owner, "__dataclass_fields__", _fields_of(self.owner, self.kw_only))
+                fields = _fields_of(self.owner, self.kw_only, self.given)
+                type.__setattr__(self.owner, "__dataclass_fields__", fields)
         return self.owner.__dict__["__dataclass_fields__"]
 
 
-def _fields_of(cls: type, kw_only: bool) -> dict[str, Any]:
-    """As the standard library leaves them, whose own look at a class is 3 % of a small analysis: it asks each
-    annotation whether it is a ClassVar or an InitVar, which no record has."""
+def _fields_of(cls: type, kw_only: bool, given: dict[str, Any]) -> dict[str, Any]:
+    """As the standard library leaves them, whose own look at a class is 3 % of a small analysis: it searches
+    the text of each annotation for ClassVar and InitVar, which no record has. So it is given a class like
+    this one without texts.
+
+    given: fields that the class was written with.
+    """
     found: dict[str, Any] = {}
     for base in cls.__mro__[:0:-1]:
         found |= getattr(base, "__dataclass_fields__", {})
-    for name, annotation in inspect.get_annotations(cls).items():
-        given = cls.__dict__.get(name, _MISSING)
-        field: Any = given if isinstance(given, dataclasses.Field) else dataclasses.field(default=given)
-        field.name, field.type, field._field_type = name, annotation, _PLAIN
-        found[name] = field
-        if field.kw_only is _MISSING:
-            field.kw_only = kw_only
+    types = inspect.get_annotations(cls)
+    values = {name: given.get(name, getattr(cls, name, _MISSING)) for name in types}
+    body = {name: value for name, value in values.items() if value is not _MISSING}
+    body |= {"__doc__": cls.__name__, "__annotations__": dict.fromkeys(types, object)}
+    bare: Any = type(cls.__name__, (), body)
+    dataclasses.dataclass(kw_only=kw_only, **_BARE)(bare)
+    for name, field in bare.__dataclass_fields__.items():
+        field.type = types[name]
+    found |= bare.__dataclass_fields__
     return found
 
 
