@@ -68,13 +68,13 @@ def split_blocks(view: DeviceView, first: I64, last: I64) -> tuple[I64, list[Sid
 
 
 def as_in_other_steps(changes: I64, kernels: I64, stretch: I64) -> I64:
-    """The change of a block in which one side is too short to tell: where all other steps have as many
-    kernels in that stretch, and the change at the same of them."""
+    """The change of a block in which one side is too short to tell: where all steps have as many kernels in
+    that stretch, at least half of them show a change, and all of these at the same kernel."""
     found = changes.copy()
     for one in np.unique(stretch[changes <= 0]).tolist():
         mine = stretch == one
-        known = np.unique(changes[mine & (changes > 0)])
-        if len(known) == 1 and np.ptp(kernels[mine]) == 0:
+        known = changes[mine & (changes > 0)]
+        if 2 * len(known) >= mine.sum() and np.ptp(known) == 0 == np.ptp(kernels[mine]):
             found[mine] = known[0]
     return found
 

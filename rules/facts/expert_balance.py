@@ -35,7 +35,7 @@ def balance(case: Case, gain: Gain) -> list[Advice]:
         unknown.append(_BIAS)
     first = []
     if kinds in ((None,), ("none",)):
-        why = "adds a loss to training where experts get more tokens than others"
+        why = "adds a load-balancing loss to training where experts get more tokens than others"
         cost = _COSTS if enough else ""  # else the weight's
         first.append(advise(knob=_KIND, to="aux_loss", why=why, costs=cost, gain=gain, unset=unknown))
     if enough:
@@ -44,7 +44,7 @@ def balance(case: Case, gain: Gain) -> list[Advice]:
     main = advise(
         knob=_WEIGHT,
         to=(_START, *weights[1:]) if len(weights) > 1 else _START,
-        why=f"weighs that loss; {'' if most else off}more of it balances sooner",
+        why=f"weighs the load-balancing loss; {'' if most else off}more of it balances sooner",
         costs=_COSTS,
         gain=gain,
         unset=unknown,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from perfdoc.analyzers.communication.calls import collective_calls
 from perfdoc.analyzers.pipeline.halves import as_in_other_steps
@@ -116,3 +117,11 @@ def test_a_change_that_one_step_does_not_show_is_where_the_others_have_it() -> N
     assert as_in_other_steps(changes, kernels, stretch).tolist() == [3, 2, 3, 4, 3, 0]
     kernels[4] = 7
     assert as_in_other_steps(changes, kernels, stretch).tolist() == changes.tolist()
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"), [([5, 0, 0], [5, 0, 0]), ([5, 0], [5, 5]), ([5, 0, 5, 6], [5, 0, 5, 6])]
+)
+def test_it_is_seen_in_half_of_the_steps_at_least_and_at_one_kernel(seen: list[int], said: list[int]) -> None:
+    steps = len(seen)
+    assert as_in_other_steps(np.array(seen), np.full(steps, 9), np.zeros(steps, int)).tolist() == said

@@ -369,6 +369,8 @@ def test_uneven_experts_are_balanced_by_a_loss_and_capped_where_there_is_one(
     assert (found.gain and found.gain.mid_ms) == 300 / 1e6
     assert all(a.costs for a in found.advice if a.knob != KIND)
     assert any(a.costs for a in found.advice) == bool(advised)
+    # Each says of itself what it is about: the other one may not stand before it.
+    assert all("load-balancing loss" in a.why for a in found.advice if a.knob != CAPACITY)
     assert all("nothing balances" not in a.why for a in found.advice if case.setting(WEIGHT)[1] == 1e-3)
     assert (CAPACITY in found.remedy) == (case.setting(CAPACITY)[1] is None)
 
