@@ -148,7 +148,7 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
     schedule = find_schedule(operations)
     pipelines = with_recorded_passes(pipelines, operations, schedule)
     clocks = align_clocks(matches, calls, message_moments(pipelines, facts))
-    pipeline = measure_pipeline(pipelines, facts, clocks)
+    pipeline = measure_pipeline(pipelines, facts, clocks, schedule)
     skew, latest = measure_skew(
         calls,
         matches,

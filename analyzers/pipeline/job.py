@@ -22,6 +22,8 @@ import numpy as np
 
 from perfdoc.analyzers.pipeline.layout import Positions, find_layout, find_pipelines, stage_by_warm_up
 from perfdoc.analyzers.pipeline.rank import PipelineRank
+from perfdoc.analyzers.pipeline.recorded_passes import completed
+from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.analyzers.pipeline.result import Certainty, RowSums, Sizes, measured, not_measured, split_idle
 from perfdoc.analyzers.pipeline.windows import (
     CommonTime,
@@ -36,15 +38,19 @@ from perfdoc.traces.job_facts import JobFacts
 
 
 def measure_pipeline(
-    ranks: Sequence[PipelineRank], facts: JobFacts, common: CommonTime | None = None
+    ranks: Sequence[PipelineRank],
+    facts: JobFacts,
+    common: CommonTime | None = None,
+    schedule: JobSchedule | None = None,
 ) -> PipelineAnalysis:
     """Measure the pipelines of a job.
 
     common: clocks of all ranks put on one, by position in `ranks`; without it stages in different captures
-    are measured one by one.
+    are measured one by one. schedule: as the messages of all ranks show it.
     """
     usable = [r for r in ranks if r.state == "measured"]
     layout = find_layout(usable, facts)
+    layout = layout if schedule is None else completed(layout, schedule)
     if layout.pp == 1:
         return not_measured("the job has no pipeline parallelism", "", layout)
     if not usable:

@@ -17,6 +17,7 @@ from perfdoc.analyzers.base.intervals import I64, Intervals, index_within
 from perfdoc.analyzers.communication.calls import CallGroup, CollectiveCalls
 from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.pipeline.events import find_events, where_posted
 from perfdoc.analyzers.pipeline.exchanges import EXCHANGES, Stretches, find_stretches, no_stretches
 from perfdoc.analyzers.pipeline.halves import Sides, split_blocks
 from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS, work_of_passes
@@ -24,10 +25,6 @@ from perfdoc.records import dataclass
 from perfdoc.traces.table import Bool
 
 COMPUTE, MESSAGE, COLLECTIVE, WAIT = 0, 1, 2, 3
-BESIDE_NS = 5_000, 100_000
-BESIDE_FRAC = 0.1
-"""Of an operation, but no less and no more than these, beside work before that waits for it: more, and it
-began before it was needed."""
 MESSAGES = frozenset({"send", "recv", "send_recv", "coalesced"})
 """Operations between two ranks; the last two may be several of them, either way."""
 FEW_COLLECTIVES = 8
@@ -146,6 +143,9 @@ def rank_operations(view: DeviceView, calls: CollectiveCalls) -> RankOperations:
     signature = np.column_stack(
         [c[rows].astype(np.int64) for c in (calls.operation, calls.group, calls.peer, calls.lane)]
     )
+    # Streams have an order each; which of two comes first is a matter of chance.
+    by_lane = np.lexsort((calls.lane[rows], step[rows]))
+    rows, signature = rows[by_lane], signature[by_lane]
     kept, order = _alike(step[rows], signature, len(steps))
     if together and (not len(kept) or order.size > MAX_CELLS):
         together, rows = False, rows[:0]
@@ -197,47 +197,6 @@ def _alike(step: I64, signature: NDArray[np.int64], steps: int) -> tuple[I64, I6
     return kept, first[kept][:, None] + np.arange(counts[most[0]])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Events:
-    """What cuts a step's work: operations where they begin, and the waiting for those that began beside work.
-
-    By event, in order; times by step and event.
-    """
-
-    operation: I64
-    """Index into the step's operations."""
-    is_wait: Bool
-    begin_ns: I64
-    end_ns: I64
-    """Until when the work stands still."""
-    is_awaited: Bool
-    """By operation: whether the work stands still from its beginning."""
-
-
-def _events(start: I64, done: I64, begin: I64, awaited: Bool, work: Intervals) -> _Events:
-    """start, done: by step and operation. begin: of the steps. awaited: by operation."""
-    near = (done - start) // 10 + 1
-    at = np.searchsorted(work.start_ns, done - near, "left") - 1
-    dry = np.where(at >= 0, work.end_ns[np.maximum(at, 0)], start) if len(work) else start
-    dry = np.clip(dry, start, done)
-    beside, lasts = np.median(dry - start, axis=0), np.median(done - start, axis=0)
-    later = np.flatnonzero(awaited & (beside > np.clip(BESIDE_FRAC * lasts, *BESIDE_NS)))
-    at_once = awaited.copy()
-    at_once[later] = False
-    operation = np.concatenate((np.arange(start.shape[1]), later))
-    is_wait = np.arange(len(operation)) >= start.shape[1]
-    first = np.concatenate((start, dry[:, later]), axis=1)
-    last = np.concatenate((np.where(at_once, done, start), done[:, later]), axis=1)
-    order = np.argsort(np.median(first - begin[:, None], axis=0), kind="stable")
-    return _Events(
-        operation=operation[order],
-        is_wait=is_wait[order],
-        begin_ns=first[:, order],
-        end_ns=last[:, order],
-        is_awaited=at_once,
-    )
-
-
 def _laid_out(
     view: DeviceView,
     calls: CollectiveCalls,
@@ -252,7 +211,9 @@ def _laid_out(
     """rows, waits: by step and operation. together: work reaches from one to the next."""
     begin, end = bounds
     start, done = calls.start_ns[rows], calls.end_ns[rows]
-    events = _events(start, done, begin, waits.mean(axis=0) >= 0.5, work)
+    is_message = np.isin(calls.operation, _codes(calls, MESSAGES))
+    posted = where_posted(view, rows, start, is_message[rows])
+    events = find_events((start, done, posted), begin, waits.mean(axis=0) >= 0.5, work)
     since = np.column_stack((begin, np.maximum.accumulate(events.end_ns, axis=1)))
     until = np.maximum(np.column_stack((events.begin_ns, end)), since)
     first, last = _filled(work, since, until)
@@ -261,7 +222,7 @@ def _laid_out(
     busy = work.covered_within(first, last)
     one = rows[0]
     # The last is for -1, of what is no operation.
-    is_message = np.append(np.isin(calls.operation[one], _codes(calls, MESSAGES)), False)
+    is_message = np.append(is_message[one], False)
     sides: list[Sides] = [((), ())] * first.shape[1]
     split = np.full(first.shape, -1, np.int64)
     if is_message.any():

@@ -9,6 +9,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.pipeline.known_schedules import Pass
+from perfdoc.analyzers.pipeline.layout import Layout
 from perfdoc.analyzers.pipeline.operations import RankOperations
 from perfdoc.analyzers.pipeline.passes import Passes
 from perfdoc.analyzers.pipeline.rank import PipelineRank
@@ -34,6 +35,17 @@ def with_recorded_passes(
             )
         found.append(rank)
     return found
+
+
+def completed(layout: Layout, schedule: JobSchedule) -> Layout:
+    """The layout with what else the messages tell, unless they contradict it."""
+    told = schedule.pp, schedule.vpp, schedule.micro_batches
+    known = layout.pp, layout.vpp, layout.micro_batches
+    if schedule.reason or any(k not in (None, t) for k, t in zip(known, told, strict=True)):
+        return layout
+    sources = dict.fromkeys(layout.missing, SOURCE) | layout.sources
+    pp, vpp, micro_batches = told
+    return replace(layout, pp=pp, vpp=vpp, micro_batches=micro_batches, sources=sources)
 
 
 def _passes(

@@ -15,6 +15,7 @@ import numpy as np
 from perfdoc.analyzers.pipeline.chains import Chain, find_chains
 from perfdoc.analyzers.pipeline.known_schedules import Key, KnownSchedule, Pass, known_schedules
 from perfdoc.analyzers.pipeline.operations import COLLECTIVE, COMPUTE, MESSAGE, WAIT, RankOperations
+from perfdoc.analyzers.pipeline.posted import Cut, Fit, fit_posted
 from perfdoc.records import dataclass
 
 TRIFLE_FRAC = 0.02
@@ -31,8 +32,10 @@ class Parts:
     """Indices of messages; one more than blocks. The first and the last may be empty."""
 
 
-def cut_by_messages(rank: RankOperations) -> Parts:
-    """What follows the last message's block behind a collective that is waited for is the end of the step: no
+def cut_by_messages(rank: RankOperations, *, posted: bool = False) -> Parts:
+    """posted: messages count where they were asked for, whenever they are waited for.
+
+    What follows the last message's block behind a collective that is waited for is the end of the step: no
     pass, and no part of this."""
     blocks: list[list[int]] = []
     exchanges: list[list[int]] = [[]]
@@ -47,12 +50,13 @@ def cut_by_messages(rank: RankOperations) -> Parts:
         if kind == COMPUTE and not ended:
             current.append(i)
         # A message that began beside work counts where it is waited for.
-        elif kind in (MESSAGE, WAIT) and is_message[i] and not awaited_later[i]:
+        elif kind in (MESSAGE, WAIT) and is_message[i] and (posted or not awaited_later[i]):
             if current:
                 blocks.append(current)
                 exchanges.append([])
                 current = []
-            exchanges[-1].append(int(rank.of[i]) if kind == WAIT else i)
+            if not (posted and kind == WAIT):
+                exchanges[-1].append(int(rank.of[i]) if kind == WAIT else i)
     if current:
         blocks.append(current)
         exchanges.append([])
@@ -84,6 +88,8 @@ class RankSchedule:
     """By index of compute: the passes that it is, or a part of; two where one follows the other in it."""
     messages: Mapping[int, frozenset[Key]]
     """By index of a message what it carries."""
+    needs: Mapping[int, tuple[int, ...]] | None = None
+    """By index of compute the messages that it waits for, where messages run beside work; else None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +132,21 @@ def find_schedule(ranks: Sequence[RankOperations]) -> JobSchedule:
     parts = {rank: cut_by_messages(ranks[i]) for rank, i in speaking.items() if rank is not None}
     of_rank = {rank: ranks[i] for rank, i in speaking.items() if rank is not None}
     found: list[RankSchedule | None] = [None] * len(ranks)
+    posted = {rank: cut_by_messages(of, posted=True) for rank, of in of_rank.items()}
     chosen: list[Reading] = []
     for number, ways in enumerate(chains):
         readings: dict[object, Reading] = {}
-        for one in (r for chain in ways for r in _readings(chain, of_rank, parts, number)):
+        # Where messages run beside work, these say more; of chunks that exchange in turns there are none.
+        beside = any(
+            ((of_rank[r].kind == MESSAGE) & ~of_rank[r].is_awaited).any() for r in ways[0] if r in of_rank
+        )
+        every = [r for c in ways if beside for r in _readings(c, of_rank, posted, number, posted=True)] or [
+            r
+            for c in ways
+            for r in _readings(c, of_rank, parts, number)
+            if not (beside and r.schedule.vpp > 1)
+        ]
+        for one in every:
             said = tuple((rank, r.stage, tuple(r.passes.items())) for rank, r in one.ranks.items())
             readings.setdefault(said, one)
         likely = most_alike(list(readings.values()), of_rank)
@@ -154,17 +171,28 @@ def find_schedule(ranks: Sequence[RankOperations]) -> JobSchedule:
 
 
 def _readings(
-    chain: Chain, of_rank: Mapping[int, RankOperations], parts: Mapping[int, Parts], pipeline: int
+    chain: Chain,
+    of_rank: Mapping[int, RankOperations],
+    parts: Mapping[int, Parts],
+    pipeline: int,
+    *,
+    posted: bool = False,
 ) -> Iterator[Reading]:
-    """The schedules that fit all captured ranks of a pipeline."""
+    """The schedules that fit all captured ranks of a pipeline. posted: as parts were cut."""
     mine = [(stage, rank) for stage, rank in enumerate(chain) if rank in parts]
     for schedule in known_schedules(len(chain), max(len(parts[rank].blocks) for _, rank in mine)):
+        if posted and schedule.exchanges_together:
+            continue
         fitted: dict[int, RankSchedule] = {}
         for stage, rank in mine:
-            fit = _fit(schedule, stage, chain, of_rank[rank], parts[rank])
+            cut = parts[rank].blocks, parts[rank].exchanges
+            fit = (fit_posted if posted else _fit)(schedule, stage, chain, of_rank[rank], cut)
             if fit is None:
                 break
-            fitted[rank] = RankSchedule(stage=stage, pipeline=pipeline, passes=fit[0], messages=fit[1])
+            passes, messages, needs = fit
+            fitted[rank] = RankSchedule(
+                stage=stage, pipeline=pipeline, passes=passes, messages=messages, needs=needs
+            )
         else:
             yield Reading(chain=chain, schedule=schedule, ranks=fitted)
 
@@ -228,14 +256,12 @@ def _parts(
     return [part for one, part in zip(passes, each, strict=True) if one[0] == is_forward]
 
 
-def _fit(
-    schedule: KnownSchedule, stage: int, chain: Chain, rank: RankOperations, parts: Parts
-) -> tuple[dict[int, tuple[Pass, ...]], dict[int, frozenset[Key]]] | None:
+def _fit(schedule: KnownSchedule, stage: int, chain: Chain, rank: RankOperations, parts: Cut) -> Fit | None:
     """Passes and messages of a rank's operations if the schedule is theirs; None where it is not."""
-    if not any(schedule.may_have(stage, len(parts.blocks) - more) for more in range(3)):
+    blocks, exchanges = list(parts[0]), list(parts[1])
+    if not any(schedule.may_have(stage, len(blocks) - more) for more in range(3)):
         return None
     groups, between = schedule.groups(stage)
-    blocks, exchanges = list(parts.blocks), list(parts.exchanges)
     # Work before the first pass, such as of the loader, and behind the last one: of the optimizer.
     if between[0] and not exchanges[0]:
         blocks, exchanges = blocks[1:], exchanges[1:]
@@ -252,7 +278,7 @@ def _fit(
     passes: dict[int, tuple[Pass, ...]] = {}
     for block, group in zip(blocks, groups, strict=True):
         passes |= dict.fromkeys(block, tuple(group))
-    return passes, messages
+    return passes, messages, None
 
 
 def _carried(

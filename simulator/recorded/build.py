@@ -40,10 +40,17 @@ def recorded_job(
     stretches: dict[int, tuple[Bool, F64]] = {}
     for member, (rank, steps) in enumerate(zip(ranks, columns, strict=True)):
         of_rank = schedule.ranks[member] if schedule.ranks else None
+        needs = None if of_rank is None else of_rank.needs
+        # Beside work a pass waits for what it needs, whatever stood still in the recorded steps.
+        beside = max(needs, default=-1) if needs else -1
+        waited = {message for of in (needs or {}).values() for message in of}
         missing = [tuple(r for r in group.ranks if r not in captured) for group in rank.groups]
         for i, kind in enumerate(rank.kind.tolist()):
             if kind == COMPUTE:
                 passes = of_rank.passes.get(i, ()) if of_rank is not None else ()
+                for message in needs.get(i, ()) if needs else ():
+                    cells.append(Cell(member=member, kind="wait", waits_for=cell_of[member, message]))
+                    times.append((none, none, none))
                 for one, of_part, of_stretches in _parts(rank, i, passes, steps):
                     if len(of_stretches):
                         takes = rank.stretches.takes_ns[np.ix_(of_stretches, steps)].astype(np.float64)
@@ -52,6 +59,8 @@ def recorded_job(
                     times.append(of_part)
                 continue
             if kind == WAIT:
+                if int(rank.of[i]) in waited or (i < beside and rank.kind[rank.of[i]] == MESSAGE):
+                    continue
                 cells.append(Cell(member=member, kind="wait", waits_for=cell_of[member, int(rank.of[i])]))
                 times.append((none, none, none))
                 continue
@@ -63,7 +72,7 @@ def recorded_job(
                     lane=int(rank.lane[i]),
                     bytes=int(rank.bytes[i]),
                     is_send=rank.operation[i] == "send",
-                    is_awaited=bool(rank.is_awaited[i]),
+                    is_awaited=bool(rank.is_awaited[i]) and not (kind == MESSAGE and i < beside),
                     group_size=0 if kind == MESSAGE else max(int(rank.group_size[i]), 0),
                     missing=missing[rank.group[i]] if kind != MESSAGE and rank.group[i] >= 0 else (),
                 )

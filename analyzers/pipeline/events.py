@@ -1,0 +1,83 @@
+"""What cuts a device's work: messages and collectives, where they begin and where they are waited for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, Intervals
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.records import dataclass
+from perfdoc.traces.table import Bool
+
+BESIDE_NS = 5_000, 100_000
+BESIDE_FRAC = 0.1
+"""Of an operation, but no less and no more than these, beside work before that waits for it: more, and it
+began before it was needed."""
+ROUNDED_NS = 1_000
+"""By so much may times of two streams of one device be wrong."""
+
+
+def where_posted(view: DeviceView, rows: I64, start: I64, is_message: Bool) -> I64:
+    """By step and operation the end of the work that the host launched before a message, which may start
+    later, behind others of its stream; its start where that is unknown, and of what is no message.
+
+    rows: of the device's communication."""
+    activity = view.activity
+    work = np.flatnonzero(activity.is_compute)
+    if activity.on_host or not len(work) or (activity.launch_start_ns[work] < 0).any():
+        return start
+    work = work[np.argsort(activity.launch_start_ns[work], kind="stable")]
+    reached = np.maximum.accumulate(activity.end_ns[work])
+    launched = activity.communication.launch_start_ns[rows]
+    before = np.searchsorted(activity.launch_start_ns[work], launched, "left") - 1
+    posted = reached[np.maximum(before, 0)]
+    known = is_message & (launched >= 0) & (before >= 0) & (posted <= start + ROUNDED_NS)
+    return np.where(known, posted, start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Events:
+    """What cuts a step's work: operations where they begin, and the waiting for those that began beside work.
+
+    By event, in order; times by step and event.
+    """
+
+    operation: I64
+    """Index into the step's operations."""
+    is_wait: Bool
+    begin_ns: I64
+    end_ns: I64
+    """Until when the work stands still."""
+    is_awaited: Bool
+    """By operation: whether the work stands still from its beginning."""
+
+
+def find_events(times: tuple[I64, I64, I64], begin: I64, awaited: Bool, work: Intervals) -> Events:
+    """times: start, end, where_posted, by step and operation. begin: of steps. awaited: by operation."""
+    start, done, posted = times
+    near = (done - start) // 10 + 1
+    at = np.searchsorted(work.start_ns, done - near, "left") - 1
+    dry = np.where(at >= 0, work.end_ns[np.maximum(at, 0)], start) if len(work) else start
+    # What stood behind others of its stream began when it was asked for.
+    begun = np.where(dry > posted + ROUNDED_NS, posted, start)
+    dry = np.clip(dry, begun, done)
+    beside, lasts = np.median(dry - begun, axis=0), np.median(done - begun, axis=0)
+    later = np.flatnonzero(awaited & (beside > np.clip(BESIDE_FRAC * lasts, *BESIDE_NS)))
+    at_once = awaited.copy()
+    at_once[later] = False
+    operation = np.concatenate((np.arange(start.shape[1]), later))
+    is_wait = np.arange(len(operation)) >= start.shape[1]
+    # What begins beside work comes where the host asked for it.
+    posted = np.where(at_once, start, np.maximum(posted, begin[:, None]))
+    first = np.concatenate((posted, dry[:, later]), axis=1)
+    last = np.concatenate((np.where(at_once, done, posted), done[:, later]), axis=1)
+    began = np.concatenate((start, dry[:, later]), axis=1)
+    at, then = (np.median(t - begin[:, None], axis=0) for t in (first, began))
+    order = np.lexsort((then, is_wait, at))
+    return Events(
+        operation=operation[order],
+        is_wait=is_wait[order],
+        begin_ns=first[:, order],
+        end_ns=last[:, order],
+        is_awaited=at_once,
+    )
