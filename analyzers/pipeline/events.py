@@ -6,6 +6,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS
 from perfdoc.records import dataclass
 from perfdoc.traces.table import Bool
 
@@ -23,13 +24,16 @@ def where_posted(view: DeviceView, rows: I64, start: I64, is_message: Bool) -> I
 
     rows: of the device's communication."""
     activity = view.activity
-    work = np.flatnonzero(activity.is_compute)
-    if activity.on_host or not len(work) or (activity.launch_start_ns[work] < 0).any():
+    comm = activity.communication
+    work, inside = np.flatnonzero(activity.is_compute), np.isin(comm.dimension, INSIDE_A_PASS)
+    asked = np.concatenate((activity.launch_start_ns[work], comm.launch_start_ns[inside]))
+    ends = np.concatenate((activity.end_ns[work], comm.end_ns[inside]))
+    if activity.on_host or not len(asked) or (asked < 0).any():
         return start
-    work = work[np.argsort(activity.launch_start_ns[work], kind="stable")]
-    reached = np.maximum.accumulate(activity.end_ns[work])
-    launched = activity.communication.launch_start_ns[rows]
-    before = np.searchsorted(activity.launch_start_ns[work], launched, "left") - 1
+    order = np.argsort(asked, kind="stable")
+    reached = np.maximum.accumulate(ends[order])
+    launched = comm.launch_start_ns[rows]
+    before = np.searchsorted(asked[order], launched, "left") - 1
     posted = reached[np.maximum(before, 0)]
     known = is_message & (launched >= 0) & (before >= 0) & (posted <= start + ROUNDED_NS)
     return np.where(known, posted, start)

@@ -143,10 +143,12 @@ def rank_operations(view: DeviceView, calls: CollectiveCalls) -> RankOperations:
     signature = np.column_stack(
         [c[rows].astype(np.int64) for c in (calls.operation, calls.group, calls.peer, calls.lane)]
     )
-    # Streams have an order each; which of two comes first is a matter of chance.
-    by_lane = np.lexsort((calls.lane[rows], step[rows]))
-    rows, signature = rows[by_lane], signature[by_lane]
     kept, order = _alike(step[rows], signature, len(steps))
+    if not together and not len(kept):
+        # Streams have an order each; which of two comes first is a matter of chance.
+        by_lane = np.lexsort((calls.lane[rows], step[rows]))
+        rows, signature = rows[by_lane], signature[by_lane]
+        kept, order = _alike(step[rows], signature, len(steps))
     if together and (not len(kept) or order.size > MAX_CELLS):
         together, rows = False, rows[:0]
     if not len(rows):  # each step is one stretch of work
