@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from math import prod
 from typing import TypeAlias
 
 from perfdoc.analyzers.pipeline.chains import Chain
@@ -21,8 +22,8 @@ Fit: TypeAlias = tuple[
 """Passes, messages and needs of a rank's operations, as in RankSchedule."""
 _Carried: TypeAlias = tuple[bool, Key, int]
 """(sent?, message, number of the pass in order that gives or takes it)"""
-MAX_STREAMS = 8
-"""Of which it is tried what each carries."""
+MAX_WAYS = 4096
+"""In which streams may carry messages: behind more nothing is said."""
 
 
 def fit_posted(
@@ -77,7 +78,7 @@ def _ways(
             ]
             if len(its) == len(mine) and its not in options[-1]:
                 options[-1].append(its)
-    for chosen in product(*options) if len(streams) <= MAX_STREAMS else ():
+    for chosen in product(*options) if prod(map(len, options)) <= MAX_WAYS else ():
         carried = dict(
             zip((i for of in streams.values() for i in of), (k for of in chosen for k in of), strict=True)
         )
