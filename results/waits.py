@@ -183,8 +183,8 @@ class Straggler:
     """What the rank spent longer on than the others, largest first: parts that sum to the lateness. What it
     spent less on is taken off the smallest; other: no cause is known."""
     compute_is_sure: bool | None = None
-    """Whether it computes longer than the others by more than what each computes scatters from step to step:
-    of a hundred sound jobs one has such a rank (Student's t). None of one step, and where it is not known."""
+    """Whether it computes longer than the others by more than chance (as one in a hundred sound jobs does, if
+    data scatter alike and are not sorted). None of TP, CP and PP, and where it is not known."""
 
 
 def may_be_data(late: LateRank | Straggler) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.ledger.steps import StepLedgers, distinct_names
-from perfdoc.analyzers.steps.scatter import is_beyond_chance
+from perfdoc.analyzers.steps.scatter import beyond_chance
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import DIMENSIONS, LEAVES, Ledger
 from perfdoc.results.waits import LateCause
@@ -36,6 +36,7 @@ _CAUSES: Mapping[str, LateCause] = MappingProxyType(
     }
 )
 """By leaf; communication is waiting."""
+_NO_MATTER_OF_DATA = ("tp", "cp", "pp")  # the same data, or other work by design
 _OF_LEAF: tuple[LateCause, ...] = tuple(_CAUSES.get(leaf, "waiting") for leaf in LEAVES)
 
 
@@ -73,7 +74,8 @@ class Explained:
     elsewhere_ns: int | None
     """How much longer it waited in other dimensions; None where none of them communicates in others."""
     compute_is_sure: bool | None = None
-    """Whether it computes longer than they do by more than chance; None of one step, and not known."""
+    """Whether it computes longer than they do by more than data do by chance, in most steps; None where that
+    is no matter of data, and not known."""
 
     @property
     def cause(self) -> LateCause:
@@ -112,12 +114,13 @@ def explain(spent: Sequence[RankTime], member: int, others: Iterable[int], dimen
     # A step that ends with the others' and is shorter began later.
     sums["before"] = -float(parts.sum())
     elsewhere = [LEAVES.index(f"exposed_comm.{d}") for d in DIMENSIONS if d != dimension]
+    sure = beyond_chance(table[:, :, LEAVES.index("compute")], 0)
     return Explained(
         lateness_ns=round(-float(parts[leaf])),
         causes_ns=_shares(sums, round(-float(parts[leaf]))),
         compute_ns=round(sums["compute"]),
         elsewhere_ns=round(sums["waiting"]) if (own + theirs)[:, elsewhere].any() else None,
-        compute_is_sure=is_beyond_chance(table[:, :, LEAVES.index("compute")], 0) if len(own) > 1 else None,
+        compute_is_sure=None if dimension in _NO_MATTER_OF_DATA else sure is not None,
     )
 
 

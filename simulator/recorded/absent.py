@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from perfdoc.analyzers.steps.scatter import SURE
 from perfdoc.records import dataclass
 from perfdoc.results.what_if import WhatIfCause
 from perfdoc.simulator.recorded.cells import RecordedJob
-from perfdoc.simulator.recorded.effects import SURE
 from perfdoc.simulator.recorded.walk import Plan, step_ends
 from perfdoc.traces.table import F64
 

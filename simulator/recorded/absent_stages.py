@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
+from perfdoc.analyzers.steps.scatter import FEWEST_STEPS
 from perfdoc.simulator.recorded.absent import MAX_UNSEEN_FRAC, unwaited_at, whole_alike
 from perfdoc.simulator.recorded.cells import RecordedJob
-from perfdoc.simulator.recorded.effects import ERRORS, FEWEST_STEPS, MOSTLY, Effect
+from perfdoc.simulator.recorded.effects import ERRORS, MOSTLY, Effect
 from perfdoc.simulator.recorded.walk import Plan, walk
 from perfdoc.simulator.recorded.work import Link, usual_of
 from perfdoc.traces.table import F64

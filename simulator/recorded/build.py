@@ -93,7 +93,7 @@ def recorded_job(
             cells[c] = replace(cell, partners=others, is_whole=whole, missing=lonely.get(c, cell.missing))
     stage = [0 if s is None else s.stage for s in schedule.ranks] or [0] * len(ranks)
     replica = [m if s is None else s.pipeline for m, s in enumerate(schedule.ranks)]
-    units, share_experts = units_of(matches, placed, len(ranks), piped=bool(schedule.ranks))
+    units, share_experts, data = units_of(matches, placed, len(ranks), piped=bool(schedule.ranks))
     ends_of = ((r.stretches.lasts_ns, of_rank) for r, of_rank in zip(ranks, columns, strict=True))
     lasts_of = [lasts[:, steps] if len(lasts) else lasts for lasts, steps in ends_of]
     units, several = with_exchanges(units, lasts_of, stage)
@@ -114,6 +114,7 @@ def recorded_job(
         units=tuple(units),
         several=frozenset(several),
         shares_experts=frozenset(share_experts),
+        data=tuple(data),
         stretches=stretches,
         pp=schedule.pp or 1,
     )

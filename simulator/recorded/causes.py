@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from perfdoc.analyzers.steps.scatter import BAND
 from perfdoc.results.what_if import WhatIfCause
 from perfdoc.simulator.recorded.absent import Absent, is_always_last, waiting_for_absent
 from perfdoc.simulator.recorded.absent_stages import with_late_stages
 from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.simulator.recorded.effects import (
-    BAND,
     MAX_SLOW,
     Effect,
     long_stages,

@@ -81,6 +81,8 @@ class RecordedJob:
     """Of the units those that may be more than one: only by when they end are they known to be any."""
     shares_experts: frozenset[int]
     """Of the units those that share experts."""
+    data: tuple[int, ...]
+    """By position; ranks of one number are given the same data: they share tensors or sequences."""
     stretches: Mapping[int, tuple[Bool, F64]]
     """By cell of compute in which tokens are exchanged: (whether experts compute, what each of the stretches
     between exchanges takes, by stretch and step)."""

@@ -13,26 +13,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoc.analyzers.base.binomial import at_least
-from perfdoc.analyzers.steps.scatter import is_beyond_chance
+from perfdoc.analyzers.steps.scatter import LEAST, NEARLY_ALWAYS, beyond_chance, is_nearly_always, slow_steps
 from perfdoc.records import dataclass
 from perfdoc.results.what_if import CauseKind
 from perfdoc.simulator.recorded.work import Link, StageWork, as_peers, pauses_of_peers, usual_of
 from perfdoc.traces.table import F64, Bool, among
 
-LEAST = 0.03
-"""Above its peers: less is no effect."""
-NEARLY_ALWAYS = 0.8
-"""Of steps, and of micro-batches, in which a lasting effect shows."""
-LEAST_AT_TIMES = 0.1
-"""The same of a rank that is slow in some steps only."""
-FEWEST_STEPS = 2
-SURE = 0.02
-"""Probability, over all ranks, that one is slow in so many of the steps in which any is."""
 ERRORS = 4.0
 """Standard errors of a mean: uneven data makes each rank the longest, or wait, in turn."""
-BAND = (0.1, 0.9)
-"""Quantiles over steps."""
 CORRELATED = 0.6
 """Of forward with backward lengths: from here on it is the data."""
 MOSTLY = 0.5
@@ -90,9 +78,9 @@ def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
         for m in range(len(over)):
             others = [np.delete(r, m, axis=0) if r is over else r for r in ratios if len(r)]
             own = dense[at].sum(axis=1)
-            steps = _slow_steps(over[m], own[m], np.concatenate(others))
+            steps = slow_steps(over[m], own[m], np.concatenate(others))
             if work.is_by_place:
-                steps = _unless_by_chance(steps, over[m], own, m)
+                steps = _never_by_chance(work, steps, over[m], own, m)
             elif steps is not None and (
                 _is_chance(work, dense[at][:, :, steps], m) or not _is_everywhere(work, dense[at], m, steps)
             ):
@@ -118,36 +106,17 @@ def _over_peers(own: F64) -> F64:
     return over
 
 
-def _slow_steps(over: F64, own: F64, others: F64) -> Bool | None:
-    """The steps in which a rank is slow; None where it is in none, or no more often than the others are.
-
-    over, own: of the rank by step. others: `over` of the other ranks.
-    """
-    middle = float(np.median(over))
-    half = 1 + (middle - 1) / 2
-    if middle >= 1 + LEAST and (over > half).mean() >= NEARLY_ALWAYS:
+def _never_by_chance(work: StageWork, steps: Bool | None, over: F64, own: F64, m: int) -> Bool | None:
+    """The steps in which a rank is slow, whatever its data are. Where it is so in all, uneven data may hide
+    it in some; or make it seem so where it is not. Of one step nothing is known of data, unless peers are
+    given the same; a late host is none. own: of all ranks by step."""
+    alike = [r for r, number in enumerate(work.data) if number == work.data[m] and r != m]
+    if alike and is_nearly_always(own[m] / np.maximum(usual_of(own[alike]), 1.0)):
         return np.ones(len(over), bool)
-    top = float(np.quantile(over, BAND[1]))
-    slow: Bool = over > 1 + (top - 1) / 2
-    count = int(slow.sum())
-    if top < 1 + LEAST_AT_TIMES or count < FEWEST_STEPS or not slow.any() or slow.all():
-        return None
-    # It is its own time that changes, not that of the only other one.
-    if own[slow].mean() < (1 + (top - 1) / 2) * own[~slow].mean():
-        return None
-    # Of those that are so in a step each rank is equally likely to be one.
-    also = np.append(others > 1 + (top - 1) / 2, slow[None, :], axis=0)
-    each = also.mean(axis=0)[also.any(axis=0)]
-    return slow if at_least(count, len(each), float(each.mean())) * len(also) < SURE else None
-
-
-def _unless_by_chance(steps: Bool | None, over: F64, own: F64, m: int) -> Bool | None:
-    """The steps in which a rank is slow. Where it is so in all, uneven data may hide it in some; or make it
-    seem so where it is not. Of one step nothing is known of data."""
-    if steps is not None and (not steps.all() or len(steps) == 1):
+    if steps is not None and (not steps.all() or (len(steps) == 1 and _is_host(work, m))):
         return steps
-    is_slow = np.median(over) >= 1 + LEAST and is_beyond_chance(own, m)
-    return np.ones(len(over), bool) if is_slow else None
+    found = beyond_chance(own, m)
+    return found if found is not None and np.median(over[found]) >= 1 + LEAST else None
 
 
 def _is_chance(work: StageWork, own: F64, m: int) -> bool:
@@ -179,10 +148,11 @@ def _is_everywhere(work: StageWork, own: F64, m: int, steps: Bool) -> bool:
     return float(mine[each > half].sum()) >= NEARLY_ALWAYS * float(mine.sum())
 
 
-def _beyond(values: F64, m: int) -> float:
-    """How much more one rank has of it than the others of its stage."""
-    whole = values.sum(axis=(1, 2))
-    return float(whole[m] - usual_of(np.delete(whole, m)))
+def _is_host(work: StageWork, m: int) -> bool:
+    """Whether what it takes longer than the others of its stage is mostly gaps."""
+    gaps, own = (values.sum(axis=(1, 2)) for values in (work.gaps, work.own))
+    beyond = [float(each[m] - usual_of(np.delete(each, m))) for each in (gaps, own)]
+    return beyond[0] > MOSTLY * beyond[1]
 
 
 def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bool) -> Effect:
@@ -208,7 +178,7 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
     if work.shares_experts[m] and not work.is_experts.any():
         note = "it shares experts: more tokens for its own would look the same"
     found = Effect(
-        kind="late_host" if _beyond(work.gaps, m) > MOSTLY * _beyond(work.own, m) else "slow_rank",
+        kind="late_host" if _is_host(work, m) else "slow_rank",
         members=(work.members[m],),
         stage=work.stage if len(works) > 1 else None,
         ratio=ratio,

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from perfdoc.simulator.recorded.effects import LEAST, MOSTLY, Effect
+from perfdoc.analyzers.steps.scatter import LEAST
+from perfdoc.simulator.recorded.effects import MOSTLY, Effect
 from perfdoc.simulator.recorded.work import StageWork
 from perfdoc.traces.table import F64
 

@@ -10,9 +10,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from perfdoc.analyzers.steps.scatter import NEARLY_ALWAYS
 from perfdoc.results.figures import brief, size
 from perfdoc.simulator.recorded.cells import RecordedJob
-from perfdoc.simulator.recorded.effects import NEARLY_ALWAYS, Effect
+from perfdoc.simulator.recorded.effects import Effect
 from perfdoc.simulator.recorded.work import usual_of
 from perfdoc.traces.table import F64
 

@@ -4,7 +4,7 @@ once all have come."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -28,6 +28,7 @@ LOOKS, ROUGH = (24, 4), 4
 farther apart than ends of one exchange. With times measured to 0.5 % fewer looks miss one rank in sixty."""
 FASTEST = 0.1
 """Quantile over steps: an operation at its fastest, whoever it waited for in the others."""
+_SHARE_DATA = [DIMENSIONS.index(name) for name in ("tp", "cp")]
 
 Partners = dict[int, frozenset[int]]
 """By cell all that must have come, its own among them."""
@@ -51,10 +52,13 @@ def partners_of(
     return partners | _by_structure(cells, lasts, schedule, partners.keys())
 
 
-def units_of(matches: Matches, placed: Placed, ranks: int, *, piped: bool) -> tuple[list[int], set[int]]:
-    """(by position which unit of ranks it goes through passes with, the units that share experts): they meet
-    in collectives inside passes, in groups of which nothing is an operation of its own."""
-    unit = list(range(ranks))
+def units_of(
+    matches: Matches, placed: Placed, ranks: int, *, piped: bool
+) -> tuple[list[int], set[int], list[int]]:
+    """(by position which unit of ranks it goes through passes with, the units that share experts, by position
+    a number for ranks with the same data: they share tensors or sequences). Units meet in collectives inside
+    passes, in groups of which nothing is an operation of its own."""
+    unit = data = list(range(ranks))
     experts: set[int] = set()
     # What goes around a ring has been on all its ranks, message by message.
     ring = matches.dimension == DIMENSIONS.index("cp")
@@ -66,14 +70,20 @@ def units_of(matches: Matches, placed: Placed, ranks: int, *, piped: bool) -> tu
     for number, group in enumerate(matches.groups):
         mine = (matches.group == number) & synchronising
         guessed = group.matched_by == "world_order" and piped
+        if not guessed and np.isin(matches.dimension[mine], _SHARE_DATA).any():
+            data = _joined(data, group.members)
         inside = np.isin(matches.dimension[mine], [*INSIDE_A_PASS, UNKNOWN_DIMENSION])
         if guessed or not inside.any() or apart[mine].any():
             continue
-        met = {unit[m] for m in group.members}
-        unit = [min(met) if u in met else u for u in unit]
+        unit = _joined(unit, group.members)
         if (matches.dimension[mine] == DIMENSIONS.index("ep")).any():
             experts |= set(group.members)
-    return unit, {unit[m] for m in experts}
+    return unit, {unit[m] for m in experts}, data
+
+
+def _joined(numbers: Sequence[int], members: Iterable[int]) -> list[int]:
+    met = {numbers[m] for m in members}
+    return [min(met) if n in met else n for n in numbers]
 
 
 def with_exchanges(

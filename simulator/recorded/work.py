@@ -39,6 +39,8 @@ class StageWork:
     """By rank."""
     several: tuple[bool, ...]
     """By rank, whether its unit may be more than one."""
+    data: tuple[int, ...]
+    """By rank; ranks of one number are given the same data."""
     stretches: F64
     """By rank, item, number and step what lies between exchanges of tokens; 0 where there is none."""
     is_experts: Bool
@@ -129,6 +131,7 @@ def work_of(job: RecordedJob) -> list[StageWork]:
                 units=tuple(job.units[m] for m in members),
                 shares_experts=tuple(job.units[m] in job.shares_experts for m in members),
                 several=tuple(job.units[m] in job.several for m in members),
+                data=tuple(job.data[m] for m in members),
                 stretches=stretches,
                 is_experts=is_experts,
                 cells=cells,

@@ -102,6 +102,20 @@ def test_lateness_is_that_of_the_steps_in_which_the_others_waited() -> None:
     assert (found.lateness_ns, found.causes_ns) == (4, {"host": 2, "before": 2})
 
 
+@pytest.mark.parametrize(
+    ("dimension", "steps", "is_sure"),
+    [("dp", 1, False), ("dp", 2, True), ("ep", 1, False), ("tp", 1, None), ("cp", 2, None), ("pp", 2, None)],
+)
+def test_one_step_may_be_uneven_data_but_of_ranks_that_share_them(
+    dimension: str, steps: int, is_sure: bool | None
+) -> None:
+    """Rank 1 computes twice as long as rank 0 in each step."""
+    waits = f"exposed_comm.{dimension}"
+    one, two = {"compute": 100, waits: 110}, {"compute": 200, waits: 10}
+    found = explain([of_steps(*[one] * steps), of_steps(*[two] * steps)], 1, [0], dimension)
+    assert (found.cause, found.compute_is_sure) == ("compute", is_sure)
+
+
 def test_every_rank_that_a_tenth_is_waited_for_is_named() -> None:
     """Of 20 all-reduces of eight ranks three are last in 10, 7 and 3, by 1 ms: 50, 35 and 15 %, which is near
     an eighth."""

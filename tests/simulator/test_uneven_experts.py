@@ -123,6 +123,7 @@ def work_of_one_unit(own: Any, *, experts: bool) -> StageWork:
         units=(0,) * len(own),
         shares_experts=(True,) * len(own),
         several=(False,) * len(own),
+        data=tuple(range(len(own))),
         stretches=own[:, :, None, :],
         is_experts=np.full((*own.shape[:2], 1), experts),
         cells=(),

@@ -289,8 +289,7 @@ def waiting_words(ranks: Sequence[Rank], skew: SkewAnalysis | None, stages: int 
         return f"{said}."
     named = [late, *(other for other in skew.also_late if other.cause != "waiting")][:_MOST_NAMED]
     parts = [f"{per_cent(one.wait_frac, 0)} of it for {shorten(one.name, 48)}" for one in named]
-    steps = min(r.window.steps for r in ranks)
-    data = f" {steps:,} steps cannot tell that from uneven data: capture more." if may_be_data(late) else ""
+    data = " These steps cannot tell that from uneven data: capture more." if may_be_data(late) else ""
     if len({one.cause for one in named}) > 1 or len(named) == 1:
         parts = [part + _which(_does(one)) for part, one in zip(parts, named, strict=True)]
         return f"{said}, {' and '.join(parts)}.{data}"
