@@ -172,7 +172,9 @@ def unique(values: NDArray[_T]) -> NDArray[_T]:
 def among(values: NDArray[Any], wanted: ArrayLike) -> Bool:
     """As np.isin: which of the values are wanted."""
     ordered = np.sort(np.asarray(wanted))
-    if len(values) > _MANY or len(ordered) > _MANY or not len(ordered):
+    if not len(ordered):
+        return np.zeros(values.shape, bool)
+    if len(values) > _MANY or len(ordered) > _MANY:
         return np.isin(values, ordered)
     at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
     found: Bool = ordered[at] == values

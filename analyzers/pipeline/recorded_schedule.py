@@ -9,14 +9,17 @@ batched message does not say which way it goes: the schedule does. Where several
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from perfdoc.analyzers.pipeline.chains import Chain, find_chains
 from perfdoc.analyzers.pipeline.known_schedules import Key, KnownSchedule, Pass, known_schedules
 from perfdoc.analyzers.pipeline.operations import COLLECTIVE, COMPUTE, MESSAGE, WAIT, RankOperations
-from perfdoc.analyzers.pipeline.posted import Cut, Fit, fit_posted
 from perfdoc.records import dataclass
+
+if TYPE_CHECKING:
+    from perfdoc.analyzers.pipeline.posted import Cut, Fit
 
 TRIFLE_FRAC = 0.02
 """Of the usual stretch of work between messages: a shorter one is no pass."""
@@ -179,6 +182,8 @@ def _readings(
     posted: bool = False,
 ) -> Iterator[Reading]:
     """The schedules that fit all captured ranks of a pipeline. posted: as parts were cut."""
+    from perfdoc.analyzers.pipeline.posted import fit_posted  # most captures are of one rank
+
     mine = [(stage, rank) for stage, rank in enumerate(chain) if rank in parts]
     for schedule in known_schedules(len(chain), max(len(parts[rank].blocks) for _, rank in mine)):
         if posted and schedule.exchanges_together:
