@@ -211,7 +211,7 @@ def find_stalls(
     following = np.minimum(np.searchsorted(start, pauses.end_ns, "left"), len(start) - 1)
     thread = trace.api_calls.thread[rows[following]].astype(np.int64)
     waits, unknown = _by_evidence(trace, known, pauses, thread, _operators(trace, threads, pauses))
-    unknown = unknown - pauses_with_sent(trace, activity.device, pauses)
+    unknown = unknown - pauses_with_sent(trace, activity.device, pauses, len(window.step_list))
     found = Stalls(thread=waits, position=unknown, pauses=pauses)
     step_ns = float(np.median([s.duration_ns for s in window.step_list]))
     return _judged(activity, steps, step_ns, calls, places, found)

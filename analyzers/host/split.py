@@ -101,7 +101,8 @@ def python_split(
             rest = rest - between
         long = _pauses(calls, thread, outside, view.window.start_ns, graphs=False)
         silent = long if between is None else long | between
-        offloaded_ns += pauses_with_sent(view.trace, view.activity.device, silent).overlap_ns(outside)
+        sent = pauses_with_sent(view.trace, view.activity.device, silent, view.window.steps)
+        offloaded_ns += sent.overlap_ns(outside)
         pauses = _inside(long, rest)
         copied_ns += copied.overlap_ns(pauses)
         if _launches_graphs(view, calls, thread):

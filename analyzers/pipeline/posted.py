@@ -78,6 +78,8 @@ def _ways(
             ]
             if len(its) == len(mine) and its not in options[-1]:
                 options[-1].append(its)
+        if not options[-1]:
+            return
     for chosen in product(*options) if prod(map(len, options)) <= MAX_WAYS else ():
         carried = dict(
             zip((i for of in streams.values() for i in of), (k for of in chosen for k in of), strict=True)

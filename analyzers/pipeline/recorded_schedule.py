@@ -21,6 +21,8 @@ from perfdoc.records import dataclass
 if TYPE_CHECKING:
     from perfdoc.analyzers.pipeline.posted import Cut, Fit
 
+MANY_FRAC = 0.1
+"""Of the messages of a pipeline run beside work, from which on it is one whose messages are meant to."""
 TRIFLE_FRAC = 0.02
 """Of the usual stretch of work between messages: a shorter one is no pass."""
 
@@ -139,15 +141,15 @@ def find_schedule(ranks: Sequence[RankOperations]) -> JobSchedule:
     chosen: list[Reading] = []
     for number, ways in enumerate(chains):
         readings: dict[object, Reading] = {}
+        messages = [r.is_awaited[r.kind == MESSAGE] for n, r in of_rank.items() if n in ways[0]]
+        beside_frac = sum((~m).sum() for m in messages) / max(sum(map(len, messages)), 1)
         # Where messages run beside work, these say more; of chunks that exchange in turns there are none.
-        beside = any(
-            ((of_rank[r].kind == MESSAGE) & ~of_rank[r].is_awaited).any() for r in ways[0] if r in of_rank
-        )
-        every = [r for c in ways if beside for r in _readings(c, of_rank, posted, number, posted=True)] or [
+        every = [r for c in ways if beside_frac for r in _readings(c, of_rank, posted, number, posted=True)]
+        every = every or [
             r
             for c in ways
             for r in _readings(c, of_rank, parts, number)
-            if not (beside and r.schedule.vpp > 1)
+            if (beside_frac < MANY_FRAC or r.schedule.vpp == 1) and _carries_one_each(r, of_rank)
         ]
         for one in every:
             said = tuple((rank, r.stage, tuple(r.passes.items())) for rank, r in one.ranks.items())
@@ -200,6 +202,15 @@ def _readings(
             )
         else:
             yield Reading(chain=chain, schedule=schedule, ranks=fitted)
+
+
+def _carries_one_each(reading: Reading, of_rank: Mapping[int, RankOperations]) -> bool:
+    """Whether each operation that runs beside work carries one message: two go together at the same wait."""
+    return all(
+        len(keys) <= 1 or of_rank[rank].is_awaited[i]
+        for rank, one in reading.ranks.items()
+        for i, keys in one.messages.items()
+    )
 
 
 STRANGE = 0.5

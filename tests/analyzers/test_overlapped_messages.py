@@ -72,6 +72,31 @@ def test_passes_and_what_a_late_rank_costs(name: str, tmp_path: Path) -> None:
     assert with_it - without == pytest.approx(truth, abs=100)
 
 
+@pytest.mark.parametrize(("extra_ns", "told"), [(800_003, True), (1_600_006, False)])
+def test_two_steps_that_differ_are_read_right_or_not_at_all(
+    extra_ns: int, told: bool, tmp_path: Path
+) -> None:
+    """The mean over two steps is an order that neither had: it was read as 23 micro-batches of 1F1B."""
+    spec = JobSpec(
+        pp=2,
+        vpp=3,
+        micro_batches=4,
+        steps=2,
+        forward_ns=1_500_000,
+        backward_ns=1_500_000,
+        output_ns=(400_001, 800_003),
+        late=Late(rank=0, extra_ns=extra_ns, steps=(1,)),
+        pp_transfer_ns=10_007,
+        micro_batch_ranges=False,
+    )
+    ranks = operations(diagnosed(spec, tmp_path))
+    schedule = find_schedule(ranks)
+    if told:
+        check_passes(ranks, schedule, spec)
+    else:
+        assert (schedule.vpp, bool(schedule.reason)) == (None, True)
+
+
 @pytest.mark.parametrize("kind", ["pp2_vpp2_dp2", "pp4_vpp2_dp2"])
 def test_bubbles_without_ranges(kind: str, tmp_path: Path) -> None:
     check_pipeline(diagnosed(replace(KINDS[kind], micro_batch_ranges=False), tmp_path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -101,6 +102,30 @@ def test_what_comes_back_behind_a_pause_may_be_worked_on_in_it(
     assert by_evidence(host) == ({"position": WHOLE} if data else {})
     assert host.idle_split.offloaded_ns == (0 if data else WHOLE)
     assert idle["host"] + idle["data"] == PAUSES * 80 * MS
+
+
+@pytest.mark.parametrize("saved_once", [False, True])
+def test_losses_end_no_optimizers_copies_and_what_is_saved_once_is_none(
+    tmp_path: Path, *, saved_once: bool
+) -> None:
+    # 64 MiB of gradients to the host, silence, a loss of 4 bytes, 32 MiB of weights back; or a checkpoint
+    # in one step, and batches of 150 MiB in all.
+    def copies(process: ProcessBuilder, thread: ThreadBuilder) -> None:
+        def put(step: int, kind: Literal["device_to_host", "host_to_device"], size: int, us: int) -> None:
+            at = MS + step * 100 * MS + us * 1_000
+            launch = thread, at - 20_000, at - 11_000
+            process.devices[0].copy(kind, size, at, at + 100_000, stream=9, launch=launch)
+
+        for step in range(STEPS):
+            if not saved_once:
+                put(step, "device_to_host", 4, 500)
+            put(step, "host_to_device", (150 if saved_once else 32) << 20, 1_000)
+            if not saved_once or step == 1:
+                put(step, "device_to_host", 100 << 20 if saved_once else 64 << 20, 5_000)
+
+    host, _ = of(job(silent, before=copies), tmp_path)
+    assert by_evidence(host) == ({"position": WHOLE} if saved_once else {})
+    assert host.idle_split.offloaded_ns == (0 if saved_once else WHOLE)
 
 
 def test_a_named_range_goes_before_all(tmp_path: Path) -> None:
