@@ -27,7 +27,9 @@ CHANCE = 0.007
 OF_MEDIAN = np.pi / 2
 """Variance of a median over that of a mean."""
 FEWEST_SLOW, CHOICES = 3, 10
-"""Steps, where a rank is slow in most of them only; choices of how long slow is. Each choice has its part."""
+"""Steps, where a rank is slow in half of them or more; choices of how long slow is, each with its part."""
+APART_FRAC = 0.7
+"""Of the mean difference of slow steps from the others that the nearest two of them are apart."""
 CLEAR, MOST_ALIKE = 2.0, 0.9
 """Standard errors of what one step has in common with the next one; and how much of it is believed."""
 _t = lru_cache(maxsize=4096)(student_t)
@@ -59,7 +61,7 @@ def is_nearly_always(over: F64) -> bool:
 
 
 def beyond_chance(takes: F64, m: int) -> Bool | None:
-    """The steps in which that is so, if data scatter alike on all ranks: all, or most where no other rank is
+    """The steps in which that is so, if data scatter alike on all ranks: all, or half where no other rank is
     ever as long; None of none. Steps in which a rank has no work do not count. Never of one rank or one
     step: nothing scatters there. takes: by rank and step."""
     works: Bool = np.all(takes > 0, axis=0)
@@ -72,12 +74,14 @@ def beyond_chance(takes: F64, m: int) -> Bool | None:
     half = over[m].max() / 2
     slow = over[m] > half
     count, ways = int(slow.sum()), CHOICES * comb(len(slow), int(slow.sum()))
-    if count < FEWEST_SLOW or not len(slow) < 2 * count < 2 * len(slow) or (over > half).sum() > count:
+    if count < FEWEST_SLOW or not len(slow) <= 2 * count < 2 * len(slow) or (over > half).sum() > count:
         return None
     works[works] = slow
     # It is its own time that changes, not that of the only other one.
-    alone = logs[m, slow].mean() - logs[m, ~slow].mean() >= half
-    return works if alone and _is_beyond(logs[:, slow], m, ways) else None
+    more = logs[m, slow].mean() - logs[m, ~slow].mean()
+    # Of as many slow steps as others none is between: it is one thing or the other.
+    apart = 2 * count > len(slow) or logs[m, slow].min() - logs[m, ~slow].max() >= APART_FRAC * more
+    return works if more >= half and apart and _is_beyond(logs[:, slow], m, ways) else None
 
 
 def _is_beyond(logs: F64, m: int, ways: int) -> bool:

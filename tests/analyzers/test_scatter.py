@@ -44,10 +44,10 @@ def test_a_step_in_which_a_rank_has_no_work_does_not_count() -> None:
     assert [beyond_chance(takes, m) is not None for m in range(4)] == [True, False, False, False]
 
 
-@pytest.mark.parametrize("slow", [[0, 1, 1, 1, 1], [1, 0, 1, 1, 0]])
+@pytest.mark.parametrize("slow", [[0, 1, 1, 1, 1], [1, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1, 1, 1]])
 def test_twice_as_long_in_most_steps_is_no_scatter_of_data(slow: list[int]) -> None:
     """Of two ranks."""
-    takes = np.exp(RANDOM(0).normal(0, 0.003, (2, 5))) * 1e8
+    takes = np.exp(RANDOM(0).normal(0, 0.003, (2, len(slow)))) * 1e8
     is_slow = np.array(slow, bool)
     takes[1, is_slow] *= 2
     found = beyond_chance(takes, 1)
