@@ -183,22 +183,18 @@ def sharded_and_tensor_parallel(p: Program) -> None:
             p.collective(REDUCE_SCATTER, DP, 8 * MIB)
 
 
-def distributed_data_parallel(p: Program) -> None:
+def distributed_data_parallel(p: Program, reduce: str = ALL_REDUCE) -> None:
     """A bucket behind every second layer's backward."""
     for i, forward in layers(6):
         p.compute(GEMM, ATTENTION, GEMM, GEMM, GEMM)
         if not forward and i % 2 == 0:
-            p.collective(ALL_REDUCE, DP, 25 * MIB)
+            p.collective(reduce, DP, 25 * MIB)
     p.compute(ADAM)
 
 
 def reduced_by_another_library(p: Program) -> None:
     """The same by kernels named as an engine's own, of a group that the capture names."""
-    for i, forward in layers(6):
-        p.compute(GEMM, ATTENTION, GEMM, GEMM, GEMM)
-        if not forward and i % 2 == 0:
-            p.collective(CCL_REDUCE, DP, 25 * MIB)
-    p.compute(ADAM)
+    distributed_data_parallel(p, CCL_REDUCE)
 
 
 def ring_attention(p: Program) -> None:
