@@ -180,7 +180,7 @@ BUDGET = {
     "reports": 7_858,  # what a list says of its order and savings; all ranks first where they may wait
     "results": 3_920,  # what rules say of their savings; words that are compared; the what-if study
     "rules": 16_213,  # tokens of experts, regular slow steps; what servers do; how experts are balanced
-    "simulator": 13_577,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
+    "simulator": 13_594,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
     "src": 22_590,  # GEMMs in FP32; files of unnamed ranks; runs that overlap; what is next for logs
     "traces": 10_022,  # plain events many at once; other vendors by form; allocations in any capture
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by

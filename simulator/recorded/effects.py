@@ -64,8 +64,8 @@ class Effect:
     unseen_ns: float = 0.0
     """At most as much more is saved where no captured rank sees it."""
     excess_ns: float = 0.0
-    """Of a step: all that a rank takes longer between its collectives; no cure saves more. The replay
-    may show less where those run beside work."""
+    """Of a step, at most so much is saved; the replay may show less where collectives run beside work, or
+    ranks wait for each other in turn. 0 unknown."""
 
 
 def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
@@ -177,8 +177,9 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
         note = "compared with one other replica"
     if work.shares_experts[m] and not work.is_experts.any():
         note = "it shares experts: more tokens for its own would look the same"
+    kind: CauseKind = "late_host" if _is_host(work, m) else "slow_rank"
     found = Effect(
-        kind="late_host" if _is_host(work, m) else "slow_rank",
+        kind=kind,
         members=(work.members[m],),
         stage=work.stage if len(works) > 1 else None,
         ratio=ratio,
@@ -187,9 +188,22 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
         note=note,
         since=first if first and steps[first:].all() else None,
         own=factors,
-        excess_ns=float(((1 - factors[at][m]) * own[m]).sum(axis=0).mean()) if work.is_by_place else 0.0,
+        excess_ns=excess_of(work, factors[at], kind),
     )
     return replace(found, otherwise=replace(found, own=by_step))
+
+
+def excess_of(work: StageWork, factors: F64, kind: CauseKind) -> float:
+    """Of a step: all that its late ranks take longer between their collectives, a late host in gaps too; where
+    several are late, at each place the latest. 0 for passes. factors: what own work is multiplied by."""
+    if not work.is_by_place:
+        return 0.0
+    beyond = (1 - factors) * _without_experts(work)
+    if kind == "late_host":
+        late = (factors < 1).any(axis=(1, 2))
+        peers = usual_of(work.gaps[~late]) if not late.all() else work.gaps.min(axis=0)
+        beyond[late] = np.maximum(beyond[late], work.gaps[late] - peers)
+    return float(beyond.max(axis=0).sum(axis=0).mean())
 
 
 def long_stages(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effect]:

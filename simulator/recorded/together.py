@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoc.simulator.recorded.effects import MOSTLY, Effect
+from perfdoc.results.what_if import CauseKind
+from perfdoc.simulator.recorded.effects import MOSTLY, Effect, excess_of
 from perfdoc.simulator.recorded.work import StageWork, usual_of
 from perfdoc.traces.table import F64
 
@@ -20,14 +21,16 @@ def slow_together(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Ef
     members = tuple(sorted(m for e in alike for m in e.members))
     stages = [w for w in works if set(w.members) & set(members)]
     own = [np.prod([e.own[i] for e in alike], axis=0) for i in range(len(works))]
+    kind: CauseKind = "late_host" if all(e.kind == "late_host" for e in alike) else "slow_rank"
     found = Effect(
-        kind="late_host" if all(e.kind == "late_host" for e in alike) else "slow_rank",
+        kind=kind,
         members=members,
         stage=stages[0].stage if len(stages) == 1 and len(works) > 1 else None,
         ratio=float(np.median([e.ratio for e in alike])),
         peers=sum(len(w.members) for w in stages) - len(members),
         recurrence_frac=min(e.recurrence_frac for e in alike),
         own=tuple(own),
+        excess_ns=sum(excess_of(w, factors, kind) for w, factors in zip(works, own, strict=True)),
     )
     if not all(w.is_by_place for w in works):
         return [found]
