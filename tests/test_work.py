@@ -23,7 +23,8 @@ sys.addaudithook(count)
 def say():
     ours = sum(name.startswith("perfdoc.") for name in sys.modules)
     absent = [name for name in UNUSED if name in sys.modules]
-    said = {"modules": len(sys.modules.keys() - started), "ours": ours, "compiled": compiled, "absent": absent}
+    new = len(sys.modules.keys() - started)
+    said = {"modules": new, "ours": ours, "compiled": compiled, "absent": absent}
     os.write(2, json.dumps(said).encode())
 atexit.register(say)
 """

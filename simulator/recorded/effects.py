@@ -194,8 +194,8 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
 
 
 def excess_of(work: StageWork, factors: F64, kind: CauseKind) -> float:
-    """Of a step: all that its late ranks take longer between their collectives, a late host in gaps too; where
-    several are late, at each place the latest. 0 for passes. factors: what own work is multiplied by."""
+    """Of a step: all that its late ranks take longer between their collectives, a late host in gaps too;
+    where several are late, at each place the latest. 0 for passes. factors: what own work is scaled by."""
     if not work.is_by_place:
         return 0.0
     beyond = (1 - factors) * _without_experts(work)
