@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import msgspec
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.manifest import Manifest, Status, encode, read_manifest
 from perfdoc.profiling.whole_file import PART, whole_file
+from perfdoc.records import dataclass
 
 ENDED = "ended"
 """An empty file: a training that was recorded has come to its end. `perfdoc run` says it in run.json."""

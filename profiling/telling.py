@@ -4,7 +4,8 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from perfdoc.records import dataclass
 
 QUIET_S = 1.0
 """A line this often at most."""
@@ -12,7 +13,7 @@ Bar = Callable[[str, float], None]
 """Shows what is being done, and how much of the whole is behind it (0 to 1)."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Shown:
     bar: Bar | None = None
     low: float = 0.0

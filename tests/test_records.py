@@ -143,3 +143,37 @@ def test_a_class_has_its_defaults_and_is_a_base_of_any_dataclass(make: Callable[
         assert (fields(Base)[0].metadata["unit"], fields(Base)[0].kw_only) == ("ns", True)
     assert Again() == Again(x=3) != Again(x=4)
     assert Ordered(y=1) < Ordered(y=2) == replace(Ordered(y=1), y=2)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_what_is_not_frozen_can_change_and_is_no_key(make: Callable[..., Any]) -> None:
+    @make(kw_only=True)
+    class Sum:
+        total: int = 0
+        of: list[int] = field(default_factory=list)
+
+    @make(kw_only=True, eq=False)
+    class Apart:
+        name: str
+
+    one, other, apart = Sum(), Sum(total=2, of=[2]), Apart(name="x")
+    one.total += 2
+    one.of.append(2)
+    apart.name = "y"
+    assert one == other != Sum()
+    assert repr(apart).endswith(".Apart(name='y')")
+    with pytest.raises(TypeError):
+        hash(one)
+    assert len({apart, Apart(name="y")}) == 2
+    with pytest.raises(TypeError, match="frozen"):
+
+        @dataclasses.dataclass(frozen=True)
+        class Frozen(Sum):
+            pass
+
+
+def test_no_method_of_a_record_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataclasses, "dataclass", None)  # which compiles them
+    for options in ({"frozen": True}, {}, {"kw_only": True, "eq": False}):
+        kind = records.dataclass(**options)(type("Some", (), {"__annotations__": {"a": int}}))
+        assert kind(a=1).a == 1

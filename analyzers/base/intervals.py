@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from perfdoc.records import dataclass
 from perfdoc.traces.table import I64 as I64
 
 _FEWER = 4

@@ -12,12 +12,12 @@ work is unknown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 from perfdoc.analyzers.work.inputs import Inputs, Tensor
 from perfdoc.analyzers.work.operator_work import Formula, OperatorWork, bytes_of, sized, total_bytes
+from perfdoc.records import dataclass
 
 
 @dataclass(frozen=True)

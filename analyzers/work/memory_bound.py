@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from perfdoc.analyzers.work.inputs import Inputs, Shape, Tensor
 from perfdoc.analyzers.work.operator_work import Formula, Kind, OperatorWork, bytes_of, vector_dtype
+from perfdoc.records import dataclass
 
 OPERATIONS: Mapping[str, int] = MappingProxyType(
     {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import median_low
 
+from perfdoc.records import dataclass
 from perfdoc.reports.over_ranks import Total, devices_of, frac, total_of, windows_ns, worst_of
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, time, word
 from perfdoc.results import Diagnosis, Rank, figures
@@ -275,7 +275,7 @@ def _pauses(what: str, of: Sequence[tuple[str, HostPauses]]) -> Iterator[list[Ce
 _CALLS = 6
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Calls:
     """Groups of calls of one kind, function, range and operator, over ranks."""
 

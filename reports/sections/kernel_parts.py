@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from perfdoc.records import dataclass
 from perfdoc.reports.over_ranks import frac, windows_ns
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, share, time, word
 from perfdoc.results import Diagnosis, KernelPartsAnalysis, Rank, figures
@@ -153,7 +153,7 @@ def _cell(ns: int) -> Cell:
     return time(ns) if ns else Cell(text="")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Pattern:
     """One pattern over ranks."""
 

@@ -1,8 +1,9 @@
 """The next batch is not ready when the step starts, and the device idles."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent
 from perfdoc.results.host import DataPauses
 from perfdoc.rules.engine.advise import advise

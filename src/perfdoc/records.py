@@ -1,10 +1,10 @@
-"""Frozen dataclasses, made without a compiler run each.
+"""Dataclasses, made without a compiler run each.
 
 The standard library compiles six methods for each class while a module is imported, 0.8 ms: a quarter of a
 small analysis, which makes objects of some of the 500 classes and compares or prints hardly any. Here fields
 are the standard library's, looked for when the first object is made, and all methods are functions that go
 through them: as fast as compiled ones, and a compiler run costs as much as a hundred objects. Other kinds of
-dataclasses are made as ever.
+dataclasses, with slots or an order, are made as ever.
 """
 
 from __future__ import annotations
@@ -22,19 +22,24 @@ else:
 
     def dataclass(cls: type | None = None, /, **options: bool) -> Any:
         """As dataclasses.dataclass."""
-        if not options.get("frozen") or not options.keys() <= {"frozen", "kw_only", "eq"}:
+        if cls is not None or not options.keys() <= {"frozen", "kw_only", "eq"}:
             return dataclasses.dataclass(cls, **options)
-        kw_only = options.get("kw_only", False)
-        return lambda made: _record(made, compared=options.get("eq", True), kw_only=kw_only)
+        return lambda made: _record(made, **{"frozen": False, "kw_only": False, "eq": True, **options})
 
 
 _MISSING = dataclasses.MISSING
 _MAKING = threading.RLock()
 _BARE = {"init": False, "repr": False, "eq": False, "match_args": False}
-_LIKE: Any = dataclasses.dataclass(frozen=True, **_BARE)(type("_Like", (), {"__doc__": "A frozen one."}))
+_BODY = {"__doc__": "As the standard library makes them.", "__annotations__": {"any": object}}
+_LIKE: Any = {
+    frozen: dataclasses.dataclass(frozen=frozen, **_BARE)(type("_Like", (), dict(_BODY)))
+    for frozen in (False, True)
+}
+_FIELD = _LIKE[True].__dataclass_fields__["any"]._field_type
+"""Of a field that is neither a ClassVar nor an InitVar."""
 
 
-def _record(cls: type, *, compared: bool, kw_only: bool) -> type:
+def _record(cls: type, *, frozen: bool, kw_only: bool, eq: bool) -> type:
     own = frozenset(name for name, value in cls.__dict__.items() if value is not None)
     if cls.__doc__ is None:
         cls.__doc__ = cls.__name__  # else the standard library writes the signature
@@ -43,10 +48,15 @@ def _record(cls: type, *, compared: bool, kw_only: bool) -> type:
         delattr(cls, name) if field.default is _MISSING else setattr(cls, name, field.default)
     type.__setattr__(cls, "__dataclass_fields__", _FieldsLater(cls, kw_only, given))
     # Which the standard library asks of a base.
-    type.__setattr__(cls, "__dataclass_params__", _LIKE.__dataclass_params__)
-    methods = {"__init__": _init_of(cls, kw_only), "__repr__": _shown(cls), **_frozen(cls)}
-    if compared:
+    type.__setattr__(cls, "__dataclass_params__", _LIKE[frozen].__dataclass_params__)
+    methods = {"__init__": _init_of(cls, kw_only), "__repr__": _shown(cls)}
+    if frozen:
+        methods |= _frozen(cls)
+    if eq:
         methods |= _compared(cls)
+        if not frozen and "__hash__" not in own:
+            cls.__hash__ = None  # type: ignore[assignment]  # what it says may change
+            del methods["__hash__"]
     for name, method in methods.items():
         if name not in own:
             method.__name__, method.__qualname__ = name, f"{cls.__qualname__}.{name}"
@@ -70,23 +80,19 @@ class _FieldsLater:
 
 def _fields_of(cls: type, kw_only: bool, given: dict[str, Any]) -> dict[str, Any]:
     """As the standard library leaves them, whose own look at a class is 3 % of a small analysis: it searches
-    the text of each annotation for ClassVar and InitVar, which no record has. So it is given a class like
-    this one without texts.
+    the text of each annotation for ClassVar and InitVar, which no record has.
 
     given: fields that the class was written with.
     """
     found: dict[str, Any] = {}
     for base in cls.__mro__[:0:-1]:
         found |= getattr(base, "__dataclass_fields__", {})
-    types = inspect.get_annotations(cls)
-    values = {name: given.get(name, getattr(cls, name, _MISSING)) for name in types}
-    body = {name: value for name, value in values.items() if value is not _MISSING}
-    body |= {"__doc__": cls.__name__, "__annotations__": dict.fromkeys(types, object)}
-    bare: Any = type(cls.__name__, (), body)
-    dataclasses.dataclass(kw_only=kw_only, **_BARE)(bare)
-    for name, field in bare.__dataclass_fields__.items():
-        field.type = types[name]
-    found |= bare.__dataclass_fields__
+    for name, kind in inspect.get_annotations(cls).items():
+        field: Any = given.get(name) or dataclasses.field(default=getattr(cls, name, _MISSING))
+        field.name, field.type, field._field_type = name, kind, _FIELD
+        if field.kw_only is _MISSING:
+            field.kw_only = kw_only
+        found[name] = field
     return found
 
 

@@ -1,0 +1,44 @@
+"""How the `perfdoc` command ends its process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_PROGRAM = """
+import atexit, os, sys, threading, time
+class Kept:
+    def __del__(self, write=os.write):
+        write(2, b"taken apart,")
+sys.kept = Kept()
+def later():
+    time.sleep(0.2)
+    os.write(2, b"thread,")
+atexit.register(lambda: (os.write(2, b"registered,"), sys.stdout.write("last")))
+threading.Thread(target=later).start()
+sys.argv = ["perfdoc", *sys.argv[2:]]
+from perfdoc.__main__ import command
+"""
+
+
+def ended(program: str, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, the last of standard output, and what the process says of its end."""
+    command = [sys.executable, "-c", _PROGRAM + program, "--", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout[-4:], done.stderr[-33:]
+
+
+@pytest.mark.parametrize(("argument", "code"), [("--version", 0), ("--no-such-option", 2)])
+def test_the_command_ends_with_its_threads_and_handlers_and_takes_nothing_apart(
+    argument: str, code: int
+) -> None:
+    returned, out, said = ended("command()", argument)
+    assert (returned, out) == (code, "last")
+    assert said.endswith("thread,registered,")
+
+
+def test_who_follows_the_process_sees_the_usual_end() -> None:
+    returned, out, said = ended("sys.setprofile(lambda *_: None)\ncommand()", "--version")
+    assert (returned, out, said) == (0, "last", "thread,registered,taken apart,"[-33:])
