@@ -158,7 +158,8 @@ def kept_gain(verdict: Verdict, allowed: Collection[str], so_already: Collection
     """The gain of the advice in `allowed`: that of the best piece, never their sum.
 
     so_already: what it needs beside it and has.
-    If none of them has a gain, the verdict's own; next to advice that is an upper bound, or nothing.
+    If none of them has a gain, the verdict's own; next to advice that is an upper bound, what a cause costs
+    whatever cures it, or nothing.
     """
     gains = []
     for piece in verdict.advice:
@@ -170,7 +171,8 @@ def kept_gain(verdict: Verdict, allowed: Collection[str], so_already: Collection
     own = verdict.gain
     if best is not None:
         return best if own is None or own.is_predicted else bounded(best, own)
-    return own if own is None or not verdict.advice or own.method == "ceiling" else None
+    stands = own is None or not verdict.advice or own.method == "ceiling" or verdict.cause is not None
+    return own if stands else None
 
 
 def ceiling(

@@ -37,7 +37,7 @@ def uneven_experts(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[E
             hot += [
                 work.members[m] for m, o in zip(rows, often, strict=True) if o > MOSTLY * shares[-1].mean()
             ]
-    ratio = 1 + longest / mean if mean else 1.0
+    ratio = float(1 + longest / mean) if mean else 1.0
     if ratio < 1 + LEAST:
         return []
     return [

@@ -375,6 +375,15 @@ def test_uneven_experts_are_balanced_by_a_loss_and_capped_where_there_is_one(
     assert (CAPACITY in found.remedy) == (case.setting(CAPACITY)[1] is None)
 
 
+def test_what_uneven_experts_cost_is_known_where_no_setting_is(ep4: Case) -> None:
+    """PyTorch has none of Megatron's: 300 ns of a step of 1,000 all the same."""
+    captures = [replace(capture, framework="pytorch") for capture in ep4.captures]
+    case = with_uneven_experts(replace(ep4, captures=captures))
+    found = result("PD303", replace(case, configuration=replace(case.configuration, dialect=None)))
+    assert settings_of(found) == {}
+    assert (found.gain and found.gain.mid_ms) == 300 / 1e6
+
+
 def test_how_experts_are_balanced_without_settings_is_advice_if_they_are_not(ep4: Case) -> None:
     found = result("PD303", with_uneven_experts(ep4))
     assert (settings_of(found), if_unset(found)) == ({}, {KIND: "aux_loss", WEIGHT: 0.01})

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from perfdoc.results import Diagnosis
+from perfdoc.results.diagnosis import from_json, to_json
 from perfdoc.simulator.recorded.effects import slow_ranks
 from perfdoc.simulator.recorded.experts import without_waits
 from perfdoc.simulator.recorded.meetings import with_exchanges
@@ -70,6 +71,8 @@ def test_they_are_the_first_sentence_with_their_price(
     (rule,) = (r for r in said.rules if r.code == "PD303")
     assert rule.evidence[0].label == "the busiest over the mean"
     # Groups that nothing names and that are as long look like one: of how many ranks is not known.
+    assert type(cause.ratio) is float
+    assert from_json(to_json(said)) == said
     assert cause.peers == (0 if {"hot", "exchange"} <= changes.keys() else spec.ep - 1)
 
 
