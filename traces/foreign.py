@@ -106,9 +106,11 @@ def list_of(text: bytes) -> tuple[str, str] | None:
 
 _PROCESSES = (
     (r"Ascend Hardware|\bCANN\b", "Ascend NPUs (torch_npu)", _GPUS),
+    (r"^(?:AscendCL|AI Core Op)$", "Ascend NPUs (msprof, MindSpore)", _GPUS),
     (r"^/(?:device|host|job):", "JAX or TensorFlow (XLA)", _NSYS),
     (r"Gaudi|Habana|\bHPU\b|^hpu_op$", "Gaudi accelerators", _GPUS),
     (r"^(?:CPU )?(?:HIP|HSA) API|^GPU\d+$", "rocprof", _TORCH),
+    (r"^(?:(?:rocm_)?kernel_dispatch|(?:device|rocm)_hip)", "rocprofv3 or rocprof-sys (Omnitrace)", _TORCH),
     (r"Neuron(?:Core)?\b", "Neuron devices", _GPUS),
     (r"\b(?:HOST|DEVICE)<", "unitrace (Intel)", _TORCH),
     (r"^FEE$", "VizTracer, of Python alone", _TORCH),

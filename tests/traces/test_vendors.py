@@ -152,6 +152,8 @@ def test_gaudis_operators_are_told_by_their_category(tmp_path: Path) -> None:
         (["Python", "CANN", "Ascend Hardware", "Overlap Analysis"], "Ascend"),
         (["/device:GPU:0", "/host:CPU"], "JAX"),
         (["CPU HIP API", "GPU0"], "rocprof"),
+        (["AscendCL", "Task Scheduler"], "Ascend"),
+        (["AI Core Op", "Overlap Analysis"], "Ascend"),
         (["/job:localhost/replica:0/task:0/device:GPU:0/stream:all Compute"], "JAX or TensorFlow"),
     ],
 )
@@ -166,4 +168,27 @@ def test_what_other_profilers_write_is_refused_by_name(
     path = tmp_path / "trace_view.json"
     path.write_text(json.dumps([*events, row]))
     with pytest.raises(TraceError, match=f"trace of {who}.*does not read"):
+        read_kineto(path)
+
+
+@pytest.mark.parametrize(
+    ("category", "call"),
+    [
+        ("rocm_kernel_dispatch", "rocm_hip_api"),  # rocprof-sys
+        ("kernel_dispatch", "hip_api"),  # rocprofv3, by Perfetto's traceconv
+        ("device_hip", "host"),  # Omnitrace
+    ],
+)
+def test_kernels_of_amds_own_profilers_are_not_said_to_be_missing(
+    category: str, call: str, tmp_path: Path
+) -> None:
+    common = {"ph": "X", "pid": 1234, "dur": 5}
+    events = [
+        {"ph": "M", "name": "process_name", "pid": 1234, "args": {"name": "python3"}},
+        {**common, "cat": call, "name": "hipLaunchKernel", "tid": 1, "ts": 9, "args": {"corr_id": 3}},
+        {**common, "cat": category, "name": "Cijk_Ailk_Bljk_BBS", "tid": 55, "ts": 17, "args": {}},
+    ]
+    path = tmp_path / "perfetto-trace-0.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    with pytest.raises(TraceError, match=r"trace of rocprofv3 or rocprof-sys.*does not read"):
         read_kineto(path)
