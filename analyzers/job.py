@@ -45,24 +45,31 @@ from perfdoc.traces.job_facts import JobFacts, common_facts
 
 
 def check_distinct(captures: Sequence[CaptureMeasurement]) -> None:
-    """Refuse two files of the same content, and two captures that say that they are one rank.
+    """Refuse two files of the same content, and two captures that say that they are one rank, or one process
+    of a machine.
 
     A profiler with a repeating schedule writes several captures of each rank into one folder, and shells copy
     files: the sums over ranks, and who waits for whom, would be wrong without a sign of it.
     Raises TraceError, which names the second.
     """
     contents: dict[str, Path] = {}
-    ranks: dict[int, Path] = {}
+    ranks: dict[int | tuple[str, int], Path] = {}
     for capture in captures:
         if (first := contents.setdefault(capture.sha256, capture.path)) != capture.path:
             raise TraceError(
                 capture.path, f"is a copy of {first}, and would count twice.", "Give one of them."
             )
-        for rank in sorted({r.device.rank for r in capture.ranks if r.device.rank is not None}):
-            if (first := ranks.setdefault(rank, capture.path)) != capture.path:
+        said: dict[int | tuple[str, int], str] = {}
+        for device in (r.device for r in capture.ranks):
+            if device.rank is not None:
+                said[device.rank] = f"rank {device.rank}"
+            elif device.host:
+                said[device.host, device.process] = f"process {device.process} of {device.host}"
+        for who, name in said.items():
+            if (first := ranks.setdefault(who, capture.path)) != capture.path:
                 raise TraceError(
                     capture.path,
-                    f"says that it is rank {rank}, as {first} does.",
+                    f"says that it is {name}, as {first} does.",
                     "Give one capture of each rank, all of the same steps of one job.",
                 )
 

@@ -30,6 +30,22 @@ def test_one_rank_given_twice_is_refused(tmp_path: Path, same: bool) -> None:
     assert not (tmp_path / "perfdoc-report").exists()
 
 
+def test_cycles_of_one_process_are_no_ranks(tmp_path: Path) -> None:
+    """Host and process are in the names that PyTorch's handler writes. Another process is a rank."""
+    builder = TimelineBuilder(utc_origin_ns=10**18)
+    for pid in (4711, 4712):
+        process = builder.process(pid=pid)
+        process.device().kernel("gemm", 0, 30_000, launch=(process.thread(), 0, 10))
+    for pid in (4711, 4712):
+        write_kineto(builder.build(), tmp_path / f"n1_{pid}.1694128201545.pt.trace.json", pid)
+    assert perfdoc("analyze", "--no-replay", tmp_path, "--json", "-").returncode == 0
+    process.device(ordinal=1).kernel("gemm", 0, 30_000, launch=(process.thread(), 20, 30))
+    write_kineto(builder.build(), tmp_path / "n1_4712.1694128299999.pt.trace.json", 4712)
+    done = perfdoc("analyze", "--no-replay", tmp_path, "--json", "-")
+    assert done.returncode == 2
+    assert "n1_4712.1694128299999.pt.trace.json: says that it is process 4712 of n1, as" in done.stderr
+
+
 def test_captures_of_different_hours_are_hardly_one_run(tmp_path: Path) -> None:
     def capture(name: str, utc_s: int) -> None:
         builder = TimelineBuilder(utc_origin_ns=utc_s * 1_000_000_000)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.measuring import analysed as measured
 from perfdoc.results import Diagnosis
 from perfdoc.simulator.captures.nsys import Clock
 from tests.planted.job import PlantedSteps, planted_steps
@@ -67,6 +69,23 @@ def test_peers_with_the_same_data_need_no_more_steps(steps: int, tmp_path: Path)
     assert said.analyses.what_if is not None
     assert [(cause.kind, cause.ranks) for cause in said.analyses.what_if.causes] == [("slow_rank", [1])]
     assert said.verdict.startswith("Rank 1 computes 1.1")
+
+
+def test_a_rank_without_a_number_is_named_by_its_device(tmp_path: Path) -> None:
+    """Rank 2 takes 1.5 ms longer a forward pass; no capture says which rank it is, and each has GPU 0."""
+    spec = replace(NO_SYNC, micro_batch_ranges=False, late=(Late(rank=2, extra_ns=1_500_000),))
+    made = planted_steps(spec, range(4)).write(tmp_path)
+    paths = [path.rename(path.with_name(f"{name}.sqlite")) for path, name in zip(made, "abcd", strict=True)]
+    for path in paths:
+        with sqlite3.connect(path) as database:
+            joins = "SELECT id FROM StringIds WHERE value LIKE 'ncclCommInit%'"
+            database.execute(f"DELETE FROM NVTX_EVENTS WHERE textId IN ({joins})")
+            database.execute("DELETE FROM NVTX_EVENTS WHERE text LIKE 'perfdoc.rank%'")
+    said = measured(AnalysisRequest(captures=tuple(paths), jobs=1)).diagnosis
+    assert [rank.rank for rank in said.ranks] == [None] * 4
+    (straggler,) = said.analyses.skew.stragglers
+    assert said.verdict.startswith(f"{straggler.name} computes 1.")
+    assert f"{straggler.name} is in {paths[2].name}" in said.why
 
 
 def test_two_ranks_of_which_one_is_slow_in_most_steps(tmp_path: Path) -> None:
