@@ -120,8 +120,15 @@ class Rebuilt:
 
     @property
     def steps(self) -> int:
-        """Steps of the window; 0 where it is not made of steps."""
-        return min(len(r.step_starts_ns) for r in self.ranks)
+        """Steps of the window, of all ranks together where they differ; 0 where it is not made of steps."""
+        if not min(len(r.step_starts_ns) for r in self.ranks):
+            return 0
+        longest = max(self.ranks, key=lambda r: len(r.step_starts_ns))
+        ends = [np.array([r.window_start_ns, *r.step_ends_ns], np.int64) for r in self.ranks]
+        middles = [begin + (end - begin) // 2 for begin, end in ((e[:-1], e[1:]) for e in ends)]
+        before = max(int((m < longest.window_start_ns).sum()) for m in middles)
+        behind = max(int((m >= longest.window_end_ns).sum()) for m in middles)
+        return len(longest.step_starts_ns) + before + behind
 
     def by_rank(self, tasks: I64) -> list[I64]:
         """For each rank the places in a list of tasks of those that are its own, in their order."""

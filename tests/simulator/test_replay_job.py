@@ -41,6 +41,29 @@ def test_a_planted_job_replays_as_it_was(name: str, tmp_path: Path) -> None:
     assert (rebuilt.launch_ns[rebuilt.graph.kind == TaskKind.COMPUTE] >= 0).all()
 
 
+def test_steps_that_some_ranks_lack_are_steps_of_the_job(tmp_path: Path) -> None:
+    """Of three steps the first rank has all but the last, the last one all but the first: three, not two."""
+    _, rebuilt = planted(replace(KINDS["dp4"], steps=3), tmp_path)
+    assert rebuilt.steps == 3
+    first, *others, last = rebuilt.ranks
+    begin, end = last.step_ends_ns[0], first.step_ends_ns[1]
+    first = replace(
+        first,
+        window_end_ns=end,
+        step_starts_ns=first.step_starts_ns[:2],
+        step_ends_ns=first.step_ends_ns[:2],
+    )
+    last = replace(
+        last,
+        window_start_ns=begin,
+        step_starts_ns=last.step_starts_ns[1:],
+        step_ends_ns=last.step_ends_ns[1:],
+    )
+    assert replace(rebuilt, ranks=(first, *others, last)).steps == 3
+    assert replace(rebuilt, ranks=(first, last)).steps == 3
+    assert replace(rebuilt, ranks=(first,)).steps == replace(rebuilt, ranks=(last,)).steps == 2
+
+
 def test_clocks_that_drift_change_little(tmp_path: Path) -> None:
     found, _ = planted(replace(KINDS["tp2_dp2"], clocks=CLOCKS), tmp_path)
     assert found.error_frac == pytest.approx(0, abs=1e-3)
