@@ -283,7 +283,9 @@ def _held_back(case: Case, *, ddp: bool) -> list[str]:
             "each chunk of layers is one bucket."
         )
     if not known and not ddp and (way := _better_buckets(case)):
-        found.append(f"The replay predicts a gain of {way} messages; bucket_size is not known.")
+        fsdp = case.framework == "pytorch" and case.gathers_weights and "deepspeed" not in case.program.marks
+        how = ", by the layers in a unit of fully_shard" if fsdp else "; bucket_size is not known"
+        found.append(f"The replay predicts a gain of {way} messages{how}.")
     if _sums_in_fp32(case) and _many(case) and not can_accumulate_in_fp32(case):
         found.append(
             f"A bf16 reduction over {summing_ranks(case)} ranks is not advised: along a ring it loses "

@@ -91,6 +91,12 @@ def _shown(ranks: Sequence[RankMeasurement]) -> Iterator[str]:
         yield "cuda_graph_impl"
 
 
+def gather_weights(ranks: Sequence[RankMeasurement]) -> bool:
+    """Whether data-parallel ranks gather what they share out: FSDP, ZeRO, a distributed optimizer."""
+    rows = (row for rank in ranks for row in rank.communication)
+    return any(row.dimension == "dp" and row.collective == "all_gather" for row in rows)
+
+
 def _graphs(ranks: Collection[RankMeasurement]) -> bool:
     return any(rank.host.graphs.whole_graphs or rank.host.graphs.graph_kernels for rank in ranks)
 
@@ -145,9 +151,8 @@ class Case:
 
     @property
     def gathers_weights(self) -> bool:
-        """Whether data-parallel ranks gather what they share out: FSDP, ZeRO, a distributed optimizer."""
-        rows = (row for rank in self.ranks for row in rank.communication)
-        return any(row.dimension == "dp" and row.collective == "all_gather" for row in rows)
+        """See `gather_weights`."""
+        return gather_weights(self.ranks)
 
     @property
     def framework(self) -> Framework:

@@ -34,13 +34,20 @@ from perfdoc.simulator.replay.proposals import CHANGES
 
 
 def in_words_of(
-    framework: Framework, gains: Gains, configuration: Configuration, program: Program = NOTHING_SHOWN
+    framework: Framework,
+    gains: Gains,
+    configuration: Configuration,
+    program: Program = NOTHING_SHOWN,
+    *,
+    sharded: bool = False,
 ) -> Gains:
     """The same predictions, with what a framework calls the setting in brackets. configuration: the settings
-    that were given. program: what the captures show to run."""
+    that were given. program: what the captures show to run. sharded: data-parallel ranks gather weights.
+    """
     predictions = list(gains.predictions)
     if framework != "megatron":
-        seen = [mark for mark in ("sglang", "torchtitan", "transformers") if mark in program.marks]
+        seen: list[str] = [mark for mark in ("sglang", "torchtitan", "transformers") if mark in program.marks]
+        seen += ["DeepSpeed's file"] if "deepspeed" in program.marks else ["FSDP"] if sharded else []
         own = {"pytorch": [*_own_ways(configuration), *seen, "pytorch"], "vllm": ["vllm", "pytorch"]}
         predictions = [replace(p, change=_renamed(p, own.get(framework, []))) for p in predictions]
     if terms := _VENDORS.get(program.vendor, ()):

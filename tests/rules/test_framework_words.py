@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from perfdoc.analyzers.device.frameworks import program_of
+from perfdoc.analyzers.device.frameworks import Mark, Program, program_of
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
@@ -186,6 +186,27 @@ def test_predictions_name_settings_that_the_job_reads(
     given = Configuration(values=values, dialect=dialect)
     (said,) = in_words_of("pytorch", gains, given).analysis.predictions
     assert said.change == change_title(key).partition(" (")[0] + (f" {words}" if words else "")
+
+
+@pytest.mark.parametrize(
+    ("marks", "sharded", "key", "words"),
+    [
+        ((), True, "dp_half_bytes", "(reduce_dtype of FSDP's mixed precision)"),
+        ((), True, "buckets_x4", "(layers in a unit of fully_shard)"),
+        ((), False, "dp_half_bytes", "(DDP's bf16_compress_hook)"),
+        (("deepspeed",), True, "dp_half_bytes", "(communication_data_type)"),
+    ],
+)
+def test_predictions_of_what_captures_show_to_shard(
+    marks: tuple[Mark, ...], sharded: bool, key: str, words: str
+) -> None:
+    """DDP's buckets and hooks are none of FSDP or ZeRO, whose ranks gather weights."""
+    case = predicting(Case(captures=[], job=measure_job([]), gains=no_gains("", "")), **{key: (1, 1, 1)})
+    (plain,) = case.gains.predictions
+    gains = with_predictions(case, [replace(plain, change=change_title(key))]).gains
+    program = Program(vendor="nvidia", marks=frozenset(marks), optimizers=frozenset())
+    (said,) = in_words_of("pytorch", gains, Configuration(), program, sharded=sharded).analysis.predictions
+    assert said.change.endswith(words)
 
 
 def test_a_group_of_megatrons_is_seen(tmp_path: Path) -> None:

@@ -224,6 +224,7 @@ def _of_buckets(key: str, title: str, make: Callable[[Rebuilt], Edit]) -> Change
         settings="bucket_size",
         words={
             "pytorch": "DDP's bucket_cap_mb",
+            "FSDP": "layers in a unit of fully_shard",
             "DeepSpeed's file": "reduce_bucket_size",
             **NOT_BY_DDP,
             **NOT_BY_ZERO,
@@ -252,6 +253,7 @@ CHANGES = (
         settings="grad_reduce_in_fp32",
         words={
             "pytorch": "DDP's bf16_compress_hook",
+            "FSDP": "reduce_dtype of FSDP's mixed precision",
             "DeepSpeed's file": "communication_data_type",
             **NOT_BY_DDP,
         },

@@ -26,7 +26,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.records import dataclass
 from perfdoc.results.headline import Framework
 from perfdoc.results.what_if import WhatIfAnalysis, no_what_if
-from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.case import Case, gather_weights
 from perfdoc.rules.engine.job_words import in_words_of
 from perfdoc.rules.engine.own_words import under_megatrons_names
 from perfdoc.rules.engine.possible import why_left_out
@@ -124,7 +124,8 @@ def replays_of(
             too_large=too_large,
         )
         gains, modelled = _with_model(gains, model), model.analysis
-    gains = in_words_of(framework, gains, configuration, program)
+    sharded = gather_weights(measured) and not any(capture.ddp for capture in captures)
+    gains = in_words_of(framework, gains, configuration, program, sharded=sharded)
     return ReplayTopic(replay=_replay(ranks, whole), gains=gains, combined=gains.combined, modelled=modelled)
 
 
