@@ -20,7 +20,8 @@ ROUNDED_NS = 1_000
 
 def where_posted(view: DeviceView, rows: I64, start: I64, is_message: Bool) -> I64:
     """By step and operation the end of the work that the host launched before a message, which may start
-    later, behind others of its stream; its start where that is unknown, and of what is no message.
+    later, behind others of its stream, or sooner, where it does not wait for that work; its start where that
+    is unknown, and of what is no message.
 
     rows: of the device's communication."""
     activity = view.activity
@@ -35,7 +36,7 @@ def where_posted(view: DeviceView, rows: I64, start: I64, is_message: Bool) -> I
     launched = comm.launch_start_ns[rows]
     before = np.searchsorted(asked[order], launched, "left") - 1
     posted = reached[np.maximum(before, 0)]
-    known = is_message & (launched >= 0) & (before >= 0) & (posted <= start + ROUNDED_NS)
+    known = is_message & (launched >= 0) & (before >= 0)
     return np.where(known, posted, start)
 
 

@@ -24,6 +24,8 @@ from perfdoc.traces.table import F64, Bool
 
 MAX_RANKS = 32
 """Of which a part is published each."""
+BAR = 0.05
+"""Of the measured step, by which the replay may be longer. Launch delays are left out: it may be shorter."""
 MAX_AT_ONCE = 128
 """Variants of one walk."""
 
@@ -64,6 +66,10 @@ def what_if(
     step = np.concatenate(
         [_steps(plan, job.takes, ideal, masks[:, :2]), _steps(plan, alone, ideal, masks[:, 2:])]
     )
+    if step[0].mean() > (1 + BAR) * job.step_ns.mean():
+        return no_what_if(
+            "replayed, the operations take longer than they took: they wait for others than was read"
+        )
     # The other way round: all but its own.
     rest = _steps(plan, alone, ideal, ~masks[:, 2:])
     recorded, at_peers = step[0] + absent.unseen_ns, step[1]

@@ -9,11 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.analyzers.pipeline.events import where_posted
 from perfdoc.analyzers.pipeline.operations import MESSAGE, RankOperations
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule, find_schedule
 from perfdoc.simulator.recorded.build import recorded_job
 from perfdoc.simulator.recorded.walk import plan_of, step_ends
+from tests.analyzers.device_views import view_of
 from tests.analyzers.planted_checks import Diagnosed, check_pipeline, diagnosed
+from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
 from tests.planted.job import KINDS, JobSpec, planted_steps
 from tests.planted.schedule import order_of
 from tests.planted.spec import Late
@@ -132,3 +136,18 @@ def test_a_pass_that_began_before_its_input_came_is_none(tmp_path: Path) -> None
     late[message] += ranks[1].start_ns[work] - ranks[1].start_ns[message] - late[message] + 50_000
     ranks[1] = replace(ranks[1], duration_ns=late)
     assert find_schedule(ranks).reason == "the messages of a step fit no schedule that is known"
+
+
+def test_what_is_received_while_earlier_work_runs_was_asked_for_behind_it(tmp_path: Path) -> None:
+    """The host is ahead: it asks for the next input behind a pass that runs until 90 us, and the stream of
+    messages, which is free, begins at 20 us."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 10_000, 90_000, launch=(thread, 0, 1_000))
+    device.kernel("ncclDevKernel_SendRecv", 20_000, 60_000, stream=20, launch=(thread, 2_000, 3_000))
+    device.kernel(GEMM, 90_000, 170_000, launch=(thread, 4_000, 5_000))
+    view = view_of(builder, tmp_path)
+    start, one = np.array([[20_000]]), np.array([[0]])
+    assert where_posted(view, one, start, np.array([True])).tolist() == [[90_000]]
+    assert where_posted(view, one, start, np.array([False])).tolist() == [[20_000]]
