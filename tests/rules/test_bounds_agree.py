@@ -14,7 +14,8 @@ from perfdoc.rules.engine.gain import KEEPS_UP, bounded
 from perfdoc.rules.engine.registry import judge
 from perfdoc.simulator.replay.proposals import CHANGES
 from tests.analyzers.tiny import GEMM
-from tests.rules.cases import case_of, evidence_of, gain_of, predicting, result, with_predictions
+from tests.captures.timeline import TimelineBuilder
+from tests.rules.cases import STEP_US, US, case_of, evidence_of, gain_of, predicting, result, with_predictions
 from tests.rules.laid import H100, given, laid
 
 A100, RTX_3090 = "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 3090"
@@ -144,3 +145,20 @@ def test_of_a_vendor_that_nobody_knows_both_formats_are_named(measured: Measured
     other = replace(case, captures=[replace(capture, program=replace(capture.program, vendor="other"))])
     named = re.findall(r"torch\.b?float16", result("PD407", other).remedy)
     assert named == ["torch.bfloat16", "torch.float16"]
+
+
+def test_what_launching_delays_is_no_more_than_what_is_not_compute(tmp_path: Path) -> None:
+    """Of each 1 ms step 400 us compute. Then one rank launches a reduction 300 us late, the other 450, in
+    turn: both are in it until the step ends, 300 and 150. So 600 at most, and not 600 with the wait again."""
+    reduction = "void vllm::cross_device_reduce_1stage<__half, 8>(x)"
+    ranks = [TimelineBuilder(), TimelineBuilder()]
+    for i, builder in enumerate(ranks):
+        process = builder.process(pid=1000 + i)
+        thread, device = process.thread(), process.device()
+        for step in range(4):
+            at = step * STEP_US * US
+            thread.range("perfdoc.step", at, at + STEP_US * US)
+            device.kernel(GEMM, at, at + 400 * US, launch=(thread, at, at + 1))
+            late = at + (700 if step % 2 == i else 850) * US
+            device.kernel(reduction, late, at + STEP_US * US, launch=(thread, late - 1, late))
+    assert gain_of(result("PD201", case_of(tmp_path, *ranks))).high_ms == pytest.approx(0.6, rel=1e-3)
