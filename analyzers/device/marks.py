@@ -43,6 +43,17 @@ def marked(trace: Trace, rows: I64) -> Marks:
     )
 
 
+def without_cut(trace: Trace, rows: I64) -> tuple[I64, str]:
+    """The same without a last one that never closes behind two or more that do, and what to say of it: the
+    capture ends inside that step."""
+    last = int(rows[np.argmax(trace.ranges.start_ns[rows])])
+    cut = trace.ranges.never_closed[rows]
+    if not trace.ranges.never_closed[last] or cut.sum() > 1 or len(rows) < _FEWEST_LOST:
+        return rows, ""
+    name = shorten(trace.strings[int(trace.ranges.name[last])], 48)
+    return rows[~cut], f"{name} left out: its range never closes, so that the capture ends in it."
+
+
 _NUMBERED = r"(.*?)(\d{1,15})"
 _LIKE_OTHERS = 2.0
 """Times longer or shorter than the others, a gap may hold the step whose number is missing."""

@@ -21,6 +21,7 @@ from perfdoc.analyzers.device.marks import (
     recorded_in_a_row,
     with_lost,
     with_their_kernels,
+    without_cut,
 )
 from perfdoc.analyzers.device.range_names import KnownRanges, ranges_matching
 from perfdoc.records import dataclass
@@ -68,6 +69,7 @@ class StepRanges:
 
 
 _OTHERS = "Analyse the others with --window BEGIN,END."
+_BETWEEN = "End the capture between two steps."
 _NEVER = np.iinfo(np.int64).max
 _NO_RANGES = StepRanges(start_ns=np.empty(0, np.int64), end_ns=np.empty(0, np.int64))
 
@@ -122,14 +124,15 @@ def find_window(
         marks = iterations(trace, activity)
         if marks is None:
             return _capture(activity, NO_STEPS)
-        source, count = "each ends with Optimizer.step", len(marks.names)
+        source, count, cut = "each ends with Optimizer.step", len(marks.names), ""
     else:
+        rows, cut = without_cut(trace, rows)
         marks, restored = with_lost(marked(trace, rows))
         source += f"; {plural(restored, 'lost one')} put between its neighbours" if restored else ""
         count = len(rows) + restored
     marks, apart = recorded_in_a_row(trace, marks)
     marks, lacking = with_their_kernels(marks, launched)
-    told = tuple(note for note in ((apart, _OTHERS), (lacking, REMEDY)) if note[0])
+    told = tuple(note for note in ((apart, _OTHERS), (lacking, REMEDY), (cut, _BETWEEN)) if note[0])
     no_id = np.zeros(len(activity.kernel), bool)
     if not activity.on_host:
         no_id = (activity.kernel >= 0) & (trace.kernels.correlation[activity.kernel] < 0)

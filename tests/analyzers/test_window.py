@@ -407,3 +407,18 @@ def test_an_optimizer_that_bounds_no_equal_iterations_ends_no_step(
 def test_thirty_iterations_of_a_real_job(shared_traces: Path) -> None:
     trace = read_trace(shared_traces / "strangers" / "resnet_rtx2080ti_loader_workers.json.gz")
     assert window_of(trace, activity_of(trace), AUTO).steps == 30
+
+
+@pytest.mark.parametrize(("closed", "steps"), [([True] * 4, 4), ([True] * 3 + [False], 3), ([False] * 4, 4)])
+def test_a_step_that_the_capture_ends_in_is_none(closed: list[bool], steps: int, tmp_path: Path) -> None:
+    """Four steps of 100 ns, the last of them cut after 40. Where no range closes, none shows an end."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i, whole in enumerate(closed):
+        at = 1_000 * i
+        thread.range(f"step {i}", at, at + 900 if whole else None)
+        device.kernel(GEMM, at + 10, at + (40 if i == 3 else 900), launch=(thread, at, at + 1))
+    trace = trace_of(builder, tmp_path)
+    window, ranges = find_window(trace, activity_of(trace), AUTO, find_known_ranges(trace))
+    assert (window.steps, len(ranges.lacking)) == (steps, 4 - steps)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
-from perfdoc.traces import CopyKind, RangeKind, SyncKind, Trace
+from perfdoc.traces import CopyKind, RangeKind, SyncKind, Trace, TraceError
 from perfdoc.traces.model import CAPABILITIES
 from perfdoc.traces.nsys.read import read_nsys_parquet, read_nsys_sqlite
 from tests.analyzers.tiny import trace_of
@@ -277,3 +277,38 @@ def test_calls_of_threads_are_the_rows_on_them_in_the_order_of_the_file(tmp_path
     for chosen in ([0], [2, 1], [1, 1, -1], [0, 1, 2], [-1], []):
         wanted = [row for row in range(len(of_row)) if int(of_row[row]) in set(chosen) - {-1}]
         assert trace.calls_of(np.array(chosen, np.int64)).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ([], "CUDA was not traced"),
+        (["cudaProfilerStart"], "none of its 1 CUDA"),
+        (["cuLaunchKernel"], "lost"),
+    ],
+)
+def test_what_lacks_kernels_is_told_by_its_calls(calls: list[str], said: str, tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    thread = builder.process().thread()
+    thread.range("train", 0, 100)
+    for call in calls:
+        thread.api(call, 10, 20)
+    with pytest.raises(TraceError, match=said):
+        read_nsys_sqlite(write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite"))
+
+
+@pytest.mark.parametrize(("kind", "told"), [(11, True), (12, True), (1, False)])
+def test_pages_that_move_on_demand_are_told(kind: int, told: bool, tmp_path: Path) -> None:
+    """40 of 1,000 us in which a kernel ran: two copies of 64 MiB, of managed memory or not."""
+    builder = TimelineBuilder()
+    device = builder.process().device()
+    device.kernel("gather", 0, 1_000_000)
+    for at in (100_000, 500_000):
+        device.copy("host_to_device", 64 << 20, at, at + 20_000, stream=9)
+    path = write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite")
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET copyKind = ?", (kind,))
+    db.close()
+    found = [n.message for n in read_nsys_sqlite(path).notes if n.code == "managed-memory"]
+    assert bool(found) == told
+    assert all("2 times, 128 MiB" in message for message in found)

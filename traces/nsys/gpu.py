@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoc.traces.model import UNKNOWN, Copies, CopyKind, GraphLaunches, Kernels
+from perfdoc.traces.model import UNKNOWN, Copies, CopyKind, GraphLaunches, Kernels, Note
 from perfdoc.traces.nsys.ids import Ids
 from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
 from perfdoc.traces.table import I8, I64
@@ -97,6 +97,30 @@ def read_copies(source: NsysSource, ids: Ids) -> Copies:
             )
         )
     return Copies(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in Copies.column_names()})
+
+
+_MANAGED = (11, 12)
+"""ENUM_CUDA_MEMCPY_OPER: pages of managed memory that move to the device, or back."""
+_MANY_FRAC = 0.01
+"""Of the time of kernels: moving pages for less is no matter."""
+
+
+def migrations(source: NsysSource, kernels_ns: int) -> list[Note]:
+    """Told where pages move on demand: a kernel that waits for them looks as if it computed."""
+    c = read_ints(source, MEMCPY, {"start": 0, "end": 0, "bytes": 0, "copyKind": 0})
+    moved = np.isin(c["copyKind"], _MANAGED)
+    if int((c["end"] - c["start"])[moved].sum()) <= _MANY_FRAC * kernels_ns:
+        return []
+    mib = int(np.maximum(c["bytes"][moved], 0).sum()) >> 20
+    return [
+        Note(
+            code="managed-memory",
+            message=f"Pages of managed memory moved {int(moved.sum()):,} times, {mib:,} MiB: a kernel that "
+            "waits for a page counts as compute.",
+            remedy="Prefetch what kernels touch (cudaMemPrefetchAsync), or keep it in memory of the device "
+            "(cudaMalloc), where it fits.",
+        )
+    ]
 
 
 def read_graph_launches(source: NsysSource, ids: Ids) -> GraphLaunches:

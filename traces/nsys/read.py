@@ -115,11 +115,7 @@ def read_nsys(source: NsysSource) -> Trace:
     nvtx = nsys_host.read_ranges(source, ids, capture_end)
     if not len(kernels) and not len(graphs) and not _is_cpu_run(ids.strings.values):
         raise NoGpuActivityError(
-            source.path,
-            "holds no GPU kernels (the kernel table is empty)."
-            if has_kernels
-            else "holds no GPU kernels (no CUPTI_ACTIVITY_KIND_KERNEL table): CUDA was not traced.",
-            f"Capture a part of the run with GPU work, with {_CAPTURE}",
+            source.path, *_without_kernels(api, ids.strings.values, has_table=has_kernels)
         )
     memory = read_memory_use(source, ids, damage)
     records = forget(lost, nsys_host.read_event_records(source, ids))
@@ -141,10 +137,13 @@ def read_nsys(source: NsysSource) -> Trace:
         notes.append(
             Note(
                 code="open-ranges",
-                message=f"{nvtx.open_ranges:,} NVTX ranges never close; each counts to the capture's end.",
+                message=f"{nvtx.open_ranges:,} NVTX ranges never close; each counts to the capture's end."
+                if nvtx.open_ranges > 1
+                else "1 NVTX range never closes; it counts to the capture's end.",
                 remedy="Close every range, or end the capture outside of them.",
             )
         )
+    notes += nsys_gpu.migrations(source, int((kernels.end_ns - kernels.start_ns).sum()))
     if ids.missing_names:
         notes.append(
             Note(code="missing-names", message=f"{ids.missing_names:,} names are missing from StringIds.")
@@ -243,6 +242,31 @@ def read_nsys(source: NsysSource) -> Trace:
         capabilities=capabilities,
         notes=notes,
         recorded=["memory in use (--cuda-memory-usage)"] if source.columns(EVENTS) else [],
+    )
+
+
+def _without_kernels(api: ApiCalls, names: Sequence[str], *, has_table: bool) -> tuple[str, str]:
+    """What an export without kernels is told to hold, and the remedy: its calls show whether CUDA was
+    traced."""
+    if not len(api):
+        empty = (
+            "(the kernel table is empty)."
+            if has_table
+            else f"(no {nsys_gpu.KERNEL} table): CUDA was not traced."
+        )
+        return f"holds no GPU kernels {empty}", f"Capture a part of the run with GPU work, with {_CAPTURE}"
+    name, count = np.unique(api.name, return_counts=True)
+    launches = sum(n for i, n in zip(name.tolist(), count.tolist(), strict=True) if "Launch" in names[i])
+    if launches:
+        return (
+            f"holds no GPU kernels, though {launches:,} calls launch some: the GPU's own records were lost.",
+            "End the capture before the process exits, with no other profiler (CUPTI) in it, and by a nsys "
+            "that is as new as the driver.",
+        )
+    return (
+        f"holds no GPU kernels: none of its {len(api):,} CUDA calls launches one.",
+        "Let the captured range (--capture-range, --delay, --duration) span whole steps of the process that "
+        "launches them.",
     )
 
 
