@@ -129,6 +129,11 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
 )
 """What a line of the names holds, each after a line break; one is enough."""
 _AMD = ("\nhipLaunch", "\nhipMemcpy", "\nhipExtModule", "\nhipModule", "\nCijk_", "rocblas", "miopen", "gfx9")
+_OTHER_GPUS = (
+    r"MetaX|\bMTT\b|Iluvatar|Biren|Enflame|Ascend|Gaudi|Kunlun|\bMLU\d|"
+    r"\bDCU\b|Hygon|^[KZ]100(?:L|_AI)?$|^BW\d{3,4}$"
+)
+"""The last ones are of Hygon, whose calls are named as AMD's."""
 _OTHER = (
     *("\nmusaLaunch", "\ncnInvoke", "\ncnrt", "\ntopsLaunch", "\naclrt"),
     *("\nmcLaunch", "\nsuLaunch", "\nsdaaLaunch"),
@@ -207,7 +212,7 @@ def _vendor(trace: Trace, text: str) -> Vendor:
             return "amd"
         if re.search(r"Intel|\bArc\b|GPU Max", gpu):
             return "intel"
-        if re.search(r"MetaX|\bMTT\b|Iluvatar|Biren|Enflame|Ascend|Gaudi|Kunlun|\bDCU\b|\bMLU\d", gpu):
+        if re.search(_OTHER_GPUS, gpu):
             return "other"
     said: tuple[tuple[Vendor, tuple[str, ...]], ...] = (
         *(("amd", _AMD), ("intel", _INTEL), ("other", _OTHER), ("nvidia", _NVIDIA)),

@@ -113,6 +113,11 @@ _VENDORS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             ("device_type='cuda'", "device_type='xpu'"),
             ("nvidia-smi topo -m", "xpu-smi topology -m"),
         ),
+        "other": (
+            ("torch.cuda.CUDAGraph", "the graphs of this PyTorch build"),
+            ("CUDA graph", "captured graph"),
+            ("a CUDA call", "a call to the device"),
+        ),
     }
 )
 """Words that another vendor's users have for the same thing."""

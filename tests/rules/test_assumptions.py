@@ -32,7 +32,7 @@ from perfdoc.rules.engine.registry import own_rules
 from perfdoc.rules.engine.rule import Rule
 from tests.analyzers.tiny import GEMM, trace_of
 from tests.captures.timeline import TimelineBuilder
-from tests.rules.cases import case_of, gain_of, predicting, result
+from tests.rules.cases import case_of, gain_of, predicting, result, step_with_gap
 from tests.rules.examples import Planting, examples
 
 META = {rule.meta.code: rule.meta for rule in own_rules()}
@@ -268,6 +268,9 @@ def test_marks_by_names(names: tuple[str, ...], tmp_path: Path) -> None:
         ("MetaX C500", ("cudaLaunchKernel",), "other"),
         ("Iluvatar BI-V150", ("cudaLaunchKernel",), "other"),
         (None, ("suLaunchKernel",), "other"),
+        ("K100_AI", ("hipLaunchKernel",), "other"),
+        ("BW1000", ("hipLaunchKernel",), "other"),
+        ("Tesla K80", ("cudaLaunchKernel",), "nvidia"),
         (None, ("myKernel",), ""),
     ],
 )
@@ -278,6 +281,16 @@ def test_vendors(gpu: str | None, names: tuple[str, ...], vendor: str, tmp_path:
     trace = trace_of(builder, tmp_path)
     devices = [replace(d, gpu_name=gpu) for d in trace.devices]
     assert program_of(replace(trace, strings=["k", *names], devices=devices)).vendor == vendor
+
+
+@pytest.mark.parametrize(
+    ("vendor", "graphs"), [("nvidia", "CUDA graphs"), ("amd", "HIP graphs"), ("other", "captured graphs")]
+)
+def test_graphs_by_vendor(vendor: Vendor, graphs: str, tmp_path: Path) -> None:
+    case = case_of(tmp_path, step_with_gap(200))
+    (capture,) = case.captures
+    shown = replace(capture, program=replace(capture.program, vendor=vendor))
+    assert f"{graphs} launch a layer" in result("PD201", replace(case, captures=[shown])).remedy
 
 
 SPOKEN = {
