@@ -17,3 +17,5 @@ class Spot:
     """By how much it is the worst: what of it was exposed, idle, or longer than it need have been."""
     name: str
     """Of the kernel, collective, call or range; empty where it has none."""
+    inside: str = ""
+    """Of the range that the idle time is most of, where there is one that is no step."""

@@ -8,6 +8,7 @@ worse.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -137,9 +138,10 @@ def _idle(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
             found: I64 = handed[rows] - start[rows] - pauses.covered_within(start[rows], handed[rows])
             return found
 
-        yield _spot(
+        spot = _spot(
             "idle.host", start, handed, worst_of(handed - start, lost), _launched(view, gaps.following)
         )
+        yield spot and replace(spot, inside=_range_around(view, spot.start_ns, spot.end_ns))
     if _matters(ledger, "idle.unexplained", ledger.idle.unexplained):
         length = np.where(gaps.short, 0, end - handed)
         worst = worst_of(length, length.__getitem__)
@@ -148,6 +150,25 @@ def _idle(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
     for cause, rows, inferred in (("gc", view.known.gc, EMPTY), ("data", view.known.data, stalled)):
         if _matters(ledger, f"idle.{cause}", ledger.idle.by_name[cause]):
             yield _pause(view, cause, rows, inferred)
+
+
+_ALL, _HALF = 0.8, 0.5
+"""Of idle time, inside a range; of the range, idle."""
+
+
+def _range_around(view: DeviceView, start_ns: int, end_ns: int) -> str:
+    """Name of the shortest range of a launching thread that holds nearly all of this idle time, and little
+    else: what the host did then. Empty where only a step's does."""
+    ranges, idle_ns = view.trace.ranges, end_ns - start_ns
+    inside = np.minimum(ranges.end_ns, end_ns) - np.maximum(ranges.start_ns, start_ns)
+    rows = np.flatnonzero((inside >= _ALL * idle_ns) & ~ranges.never_closed)
+    length = ranges.end_ns[rows] - ranges.start_ns[rows]
+    mine = np.isin(ranges.thread[rows], view.activity.launching_threads)
+    mine &= ~np.isin(rows, np.concatenate([EMPTY.start_ns, *(of for _, of in view.known.steps)]))
+    mine &= idle_ns >= _HALF * length
+    if not mine.any():
+        return ""
+    return view.trace.strings[int(ranges.name[rows[mine][np.argmin(length[mine])]])]
 
 
 def _clipped(times: I64, low: int, high: int) -> I64:

@@ -13,6 +13,7 @@ from perfdoc.rules.engine.gain import Gain
 from perfdoc.rules.engine.needs import given, known
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.culprit import FIRES_FRAC, LEADS_FRAC
+from perfdoc.rules.facts.loading import paused_in
 
 META = Meta(
     title="A step that takes longer than the others",
@@ -65,6 +66,8 @@ def evaluate(case: Case) -> Verdict:
     _, look = _GROWS.get(worst.leaf or "", ("", _LOOK))
     if worst.leaf == "idle.host" and (following := _following(case, worst)):
         look += f", or at the beginning of {shorten(following, 48)}, whose first kernel ends the wait"
+    if worst.leaf == "idle.host" and (where := paused_in(case, worst.step)):
+        look = f"See what {where} does: that step's longest wait lies in that range"
     by_design = often > 0 and worst.leaf == "compute" and all(o.grew_on == len(case.ranks) for o in slow)
     if by_design:
         look = _BY_DESIGN.format(often)

@@ -3,6 +3,7 @@
 import re
 
 from perfdoc.results.figures import per_cent
+from perfdoc.results.names import shorten
 from perfdoc.rules.engine.gain import RankMeasurement
 from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.graphs import between_steps_ns, pausing_ns, waiting_ns
@@ -40,6 +41,8 @@ def awaits_batch(case: Case) -> str:
     """What shows that a host that waits does so for its next batch, strongest first; empty where nothing
     does: the loader's workers are there and no range shows when it waits for them, a copy to the device
     follows, or the calls are those of a queue."""
+    if re.search(_NO_BATCH, paused_in(case)):
+        return ""
     if loads_ahead(case) and not any(_names_loader(rank) for rank in case.ranks):
         return "worker processes load its batches"
     if copied := _copies_follow(case):
@@ -79,6 +82,18 @@ def offloads(case: Case) -> bool:
     """Whether most pauses of the host are where it may work on what steps sent it."""
     silent = sum(awaiting_ns(rank) + between_steps_ns(rank) for rank in case.ranks)
     return sum(rank.host.idle_split.offloaded_ns or 0 for rank in case.ranks) >= _MOST * silent > 0
+
+
+_NO_BATCH = "(?i)reduce|gather|broadcast|barrier|checkpoint|save|compil|optim|adam|swap|offload"
+"""In the name of a range in which a host waits: for no batch."""
+
+
+def paused_in(case: Case, step: str = "") -> str:
+    """The range that the host's longest idle time lies in, of all ranks, or of those in a step; empty where
+    none but a step's does."""
+    found = [i for r in case.ranks for i in r.instances if i.spot.key == "idle.host" and step in ("", i.step)]
+    longest = max(found, key=lambda i: i.spot.cost_ns, default=None)
+    return f"`{shorten(longest.spot.inside, 64)}`" if longest is not None and longest.spot.inside else ""
 
 
 def _copies_follow(case: Case) -> str:

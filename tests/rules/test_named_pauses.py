@@ -1,0 +1,54 @@
+"""A range that the host's longest idle time is most of says what the host does then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.rules.facts.loading import awaits_batch
+from tests.analyzers.tiny import GEMM
+from tests.captures.timeline import TimelineBuilder
+from tests.rules.cases import case_of, result
+
+MS = 1_000_000
+
+
+def pausing(name: str, *, begin_ms: int = 10, once: bool = False) -> TimelineBuilder:
+    """Six steps of 40 ms, or of 10 where it pauses once: 10 ms of computing, then the host makes no call for
+    30, until a copy. A range of this name ends there, and another, shorter one lies elsewhere."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    at = 0
+    for i in range(6):
+        pauses = not once or i == 3
+        end = at + (40 if pauses else 10) * MS
+        thread.range(f"step {i}", at, end - 1)
+        device.copy("host_to_device", 1 << 20, at, at + 10, launch=(thread, at, at + 5, "cudaMemcpyAsync"))
+        device.kernel(GEMM, at + 10, at + 10 * MS, launch=(thread, at + 10, at + 20))
+        thread.range("optimizer", at + 9 * MS, at + 12 * MS)
+        if name and pauses:
+            thread.range(name, at + begin_ms * MS, end - 2)
+        at = end
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("name", "begin_ms", "named"),
+    [("gloo:all_reduce", 10, True), ("", 10, False), ("step 7", 10, False), ("a half", 20, False)],
+)
+def test_what_the_host_does_while_it_pauses(name: str, begin_ms: int, named: bool, tmp_path: Path) -> None:
+    """Else the copy that follows makes a wait for the next batch likely; no one is where a range says what
+    it is. A step's range says nothing, nor one that holds two thirds of the 30 ms."""
+    case = case_of(tmp_path, pausing(name, begin_ms=begin_ms))
+    found = result("PD201", case)
+    told = [fact.value for fact in found.evidence if "longest" in fact.label]
+    assert (told, f"`{name}`" in found.remedy) == ([f"`{name}`"] if named else [], named)
+    assert bool(awaits_batch(case)) is not named
+
+
+def test_what_a_slow_step_waits_for(tmp_path: Path) -> None:
+    found = result("PD210", case_of(tmp_path, pausing("save_checkpoint", once=True)))
+    assert found.blames.startswith("step 3 takes 4 times as long")
+    assert "`save_checkpoint`" in found.remedy
