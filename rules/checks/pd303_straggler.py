@@ -20,7 +20,7 @@ from perfdoc.rules.facts.culprit import LEADS_FRAC, cause_of, gain_of, leading, 
 from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, late_hosts, look_at_gpu, who
 from perfdoc.rules.facts.degrees import PP
 from perfdoc.rules.facts.expert_balance import balance, capacity_words
-from perfdoc.rules.facts.late_work import computing_part, longer_times, work_words
+from perfdoc.rules.facts.late_work import check_of, computing_part, longer_times, work_words
 from perfdoc.simulator.replay.proposals import change_title
 
 
@@ -121,7 +121,7 @@ def evaluate(case: Case) -> Verdict:
     part = {"compute": computing, "host": "host process"}.get(worst.cause, "")
     gain = _most(case, {s.name for s in named}) if prediction is None else prediction.gain
     return _told(
-        action=f"Check the {part} of {worst.name}" if part else "",
+        action=check_of(part, worst.name) if part else "",
         blames=_blames(case, named) if _is_blamed(case, worst, gain) else "",
         worst=late_rank(case, worst),
         level="problem" if _would_repeat(case, worst) else "information",
@@ -161,7 +161,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
     part = {"slow_rank": computing_part(how), "late_host": "host process"}.get(cause.kind)
     note = cause.note.capitalize()
     several = "es" if cause.kind == "late_host" else "s"
-    check = f"Check the {part}{'' if is_one(cause) else several} of {who(cause)}" if part else ""
+    check = check_of(f"{part}{'' if is_one(cause) else several}", who(cause)) if part else ""
     verdict, advice = _told, []
     if cause.kind == "uneven_experts":
         how += capacity_words(case)

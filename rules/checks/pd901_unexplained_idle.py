@@ -5,6 +5,7 @@ from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.needs import ALL_WORK, WINDOW
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_instance
+from perfdoc.rules.facts.capture import shares_gpu
 
 META = Meta(
     title="Unexplained idle time",
@@ -22,6 +23,8 @@ _LOOK = (
     "queued and started late. On Windows and WSL the driver submits work in batches, which looks like the "
     "latter: measure on Linux."
 )
+
+_ALONE = "Capture one process alone, or see on the timeline what the others run meanwhile."
 
 
 def evaluate(case: Case) -> Verdict:
@@ -42,6 +45,8 @@ def evaluate(case: Case) -> Verdict:
     if not (launches := capture.capabilities["launch_correlation"]).available:
         reason = "launches are not in the capture, so idle time has no cause"
         remedy = f"{'' if rank.events.partial else 'Capture the CUDA API too: '}{launches.remedy}"
+    elif shares_gpu(case):
+        reason, remedy = "other processes use the same GPU, and their work may fill it", _ALONE
     return fires(
         worst=worst_instance(case, "idle.unexplained"),
         reason=reason,

@@ -64,6 +64,11 @@ def cost_evidence(case: Case) -> Iterator[Evidence]:
         yield ("profiled steps against the others, by the step log", per_cent(overhead.frac))
 
 
+def shares_gpu(case: Case) -> bool:
+    """Whether a capture says that several processes use one GPU."""
+    return any(note.code == "shared-gpu" for capture in case.captures for note in capture.notes)
+
+
 _HIDDEN = (
     "CUDA graphs were traced as a whole, which hides their kernels: nsys --cuda-graph-trace=node shows them"
 )

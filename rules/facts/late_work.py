@@ -8,6 +8,7 @@ from statistics import median
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernels.parts import NamedTime
 from perfdoc.results.figures import per_cent, significant
+from perfdoc.results.names import shorten
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.culprit_words import look_at_gpu
 
@@ -25,6 +26,8 @@ _SOME = "Only some of its kernels take longer than theirs"
 def work_words(case: Case, label: str) -> str:
     """What its kernels show against the median of the ranks that run the same, and what to compare; empty
     where that is not known."""
+    if other := _another_model(case, label):
+        return other
     found = _compared(case, label)
     if found is None:
         return ""
@@ -45,6 +48,21 @@ def work_words(case: Case, label: str) -> str:
     if _of_experts(case, own, lengths, longer_ns):
         return f"{_SOME}, matrix products and not attention: compare how many tokens its experts get"
     return f"{_SOME}: compare the lengths of its sequences"
+
+
+def check_of(part: str, name: str) -> str:
+    """Of a device without a rank its name says that it is a GPU."""
+    return f"Check {name}" if part == "GPU" and name.startswith("GPU ") else f"Check the {part} of {name}"
+
+
+def _another_model(case: Case, label: str) -> str:
+    """That its GPU is none of those of the others, which are all of one model; empty where it is."""
+    each = dict(zip(case.job.labels, (r.device.gpu_name for r in case.ranks), strict=False))
+    own, others = each.pop(label, None), set(each.values())
+    if not own or len(others) != 1 or others & {own, None}:
+        return ""
+    models = f"{shorten(own, 48)}, the others' {shorten(str(others.pop()), 48)}"
+    return f"Its GPU is another model ({models}): give it less of the work, or run on equal GPUs"
 
 
 def computing_part(words: str) -> str:

@@ -27,7 +27,7 @@ def at(rank: int, device: int, host: str | None, bus: str | None = None) -> Rank
 
 
 def said(ranks: list[Rank], *late: int, kind: str = "slow_rank", blamed: Blamed = "cause") -> str:
-    cause = SimpleNamespace(kind=kind, ranks=list(late))
+    cause = SimpleNamespace(kind=kind, ranks=list(late), captures=[])
     judged = SimpleNamespace(opportunities=[replace(row("bound", ["PD303"]), blamed=blamed)], results=[])
     judged.cause = cause
     return _where_words(judged, ranks)  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from perfdoc.results.names import natural, opening, shorten
 from perfdoc.results.tables import CollectiveSize, Tables
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import Judged, judge
-from perfdoc.rules.facts.capture import slowed_by
+from perfdoc.rules.facts.capture import shares_gpu, slowed_by
 from perfdoc.rules.facts.culprit_words import why_blamed
 from perfdoc.rules.facts.degrees import CP, TP, expert_tp
 from perfdoc.rules.facts.exposed import usual_link
@@ -158,6 +158,7 @@ def _said(
         step_times=job.step_times,
         ranks_of_job=job.world_size or job.facts.world_size,
         collectives=job.tables.collectives,
+        shared_gpu=shares_gpu(case),
         doubts=unknown_class_words(ranks, analyses.kernels).strip(),
     )
     return *verdict_of(ranks, judged.opportunities, judged.results, seen), told
@@ -243,7 +244,8 @@ def _where_words(judged: Judged, ranks: Sequence[d.Rank], files: Sequence[Path] 
         return ""
     late = {r.worst.label for r in judged.results if r.worst and r.code == "PD303" and r.code in first.codes}
     if cause is not None:
-        late = {r.label for r in ranks if cause.kind in _OF_RANKS and r.rank in cause.ranks}
+        named = {*cause.ranks, *cause.captures} if cause.kind in _OF_RANKS else set()
+        late = {r.label for r in ranks if {r.rank, r.label} & named}
     said = [words for rank in ranks if rank.label in late and (words := _where(rank, ranks, files))]
     return f"{opening(', '.join(said))}. " if 0 < len(said) <= _MOST_PLACES else ""
 

@@ -79,6 +79,7 @@ class Evidence:
     """None unknown."""
     collectives: Sequence[CollectiveSize] = ()
     """With the number of ranks of their groups."""
+    shared_gpu: bool = False
     doubts: str
     """What is hidden or of unknown class; empty where nothing much is."""
 
@@ -265,6 +266,8 @@ def _what(loss: str, frac: float, ranks: Sequence[Rank], seen: Evidence) -> str:
     if loss not in _WAITS:
         return f"{loss.rpartition('.')[2].upper()} communication runs beside no compute"
     idle = "the GPU is idle" if len(ranks) == 1 else "the GPUs are idle"
+    if loss == "idle.unexplained" and seen.shared_gpu:
+        return "the GPU is shared: another process's work runs, or it is idle and nothing says why"
     return _WAITS[loss].format(gpus=_gpus(ranks), idle=idle)
 
 

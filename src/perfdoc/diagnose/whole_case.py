@@ -324,7 +324,8 @@ def _what_if(job: JobMeasurement, measured: Sequence[RankMeasurement]) -> WhatIf
     from perfdoc.simulator.recorded.what_if import what_if
 
     numbers = [device.rank for device in job.devices]
-    return what_if([r.operations for r in measured], job.schedule, job.matches, numbers, job.world_size)
+    operations = [replace(r.operations, label=label) for r, label in zip(measured, job.labels, strict=True)]
+    return what_if(operations, job.schedule, job.matches, numbers, job.world_size)
 
 
 def _of_all_ranks(job: JobMeasurement) -> JobMeasurement:

@@ -1,0 +1,76 @@
+"""A slow device of which no capture says its rank: one name everywhere, and what its kernels show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.measuring import analysed
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
+
+US = 1_000
+ATTENTION = "void flash::flash_fwd_kernel<x>(y)"
+A100, V100 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB"
+
+
+def written(folder: Path, gpu: str, *, attention_us: int) -> Path:
+    """Six steps of 3 ms of two processes, which reduce what they computed: for 1,000 us, the second for 500
+    in GEMMs at 1.8 times the first one's and so long in attention."""
+    builder = TimelineBuilder()
+    for number in range(2):
+        process = builder.process(pid=1000 + number)
+        thread, device = process.thread(), process.device(gpu_name=gpu if number else A100)
+        for step in range(6):
+            at = call = step * 3_000 * US
+            end = at + 3_000 * US
+            thread.range(f"step {step}", at, end - 1)
+            for name, us in ((GEMM, 900 if number else 500), (ATTENTION, attention_us if number else 500)):
+                device.kernel(name, at, at + us * US, launch=(thread, call, call + 1))
+                at, call = at + us * US, call + 2
+            device.kernel(ALL_REDUCE, at, end, stream=20, launch=(thread, call, call + 1))
+    return write_nsys_sqlite(builder.build(), folder / "report.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "attention_us", "shown"),
+    [
+        (V100, 900, f"another model ({V100}, the others' {A100})"),
+        (A100, 900, "All its kernels take 1.8 times as long"),
+        (A100, 500, "Only some of its kernels"),
+    ],
+)
+def test_what_a_slow_device_shows(gpu: str, attention_us: int, shown: str, tmp_path: Path) -> None:
+    path = written(tmp_path, gpu, attention_us=attention_us)
+    said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
+    slow = said.ranks[1].label
+    assert slow == "GPU 0, pid 1001"
+    times = "1.8" if attention_us == 900 else "1.4"
+    assert said.verdict.startswith(f"{slow} computes {times} times as long as its peer in every step")
+    (rule,) = [r for r in said.rules if r.code == "PD303"]
+    assert shown in rule.remedy
+    assert rule.action in (f"Check {slow}", f"Check the work of {slow}")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_work_of_another_process_is_no_riddle(shared: bool, tmp_path: Path) -> None:
+    """Two processes take turns on a GPU, 500 us each; all was launched before. On GPUs of their own nothing
+    says why these are idle half of the time."""
+    builder = TimelineBuilder()
+    for number in range(2):
+        process = builder.process(pid=1000 + number)
+        thread = process.thread()
+        device = process.device(uuid="GPU-one" if shared else None)
+        for step in range(5):
+            at = step * 1_000 * US
+            thread.range(f"step {step}", at, at + 900)
+            begin = 1_000 * US + at + number * 500 * US
+            device.kernel(GEMM, begin, begin + 500 * US, launch=(thread, at + 10, at + 20))
+    path = write_nsys_sqlite(builder.build(), tmp_path / "report.sqlite")
+    said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
+    assert ("shared" in said.verdict, "nothing in the capture" in said.verdict) == (shared, not shared)
+    (rule,) = [r for r in said.rules if r.code == "PD901"]
+    assert ("one process alone" in rule.remedy) == shared
