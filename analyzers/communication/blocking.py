@@ -47,7 +47,7 @@ def blocked_since(trace: Trace, activity: Activity, launches: Launches) -> I64 |
     since = np.full(len(activity.comm_rows), NEVER, np.int64)
     lanes = {s: _Lane(activity, s) for s in np.unique(activity.stream).tolist()}
     position = _positions(activity)
-    awaited, waiting = _awaited(find_edges(trace, activity.device, launches), lanes)
+    awaited, waiting = awaited_pairs(trace, activity, launches)
     free = _free_ns(activity, lanes)
     _note(activity, position, since, awaited, waiting, free)
     for lane in lanes.values():
@@ -66,9 +66,13 @@ def awaited_pairs(trace: Trace, activity: Activity, launches: Launches) -> tuple
 
     Over every record -> wait edge of the device, chains of waits included; -1 where a side is none.
     """
-    edges = find_edges(trace, activity.device, launches)
-    streams = np.unique(activity.stream).tolist() if len(edges.wait_ns) else []
-    return _awaited(edges, {s: _Lane(activity, s) for s in streams})
+    known = launches.awaited.get(activity.device)
+    if known is None or known[0] is not activity.launch_start_ns:
+        edges = find_edges(trace, activity.device, launches)
+        streams = np.unique(activity.stream).tolist() if len(edges.wait_ns) else []
+        found = _awaited(edges, {s: _Lane(activity, s) for s in streams})
+        launches.awaited[activity.device] = known = activity.launch_start_ns, *found
+    return known[1:]
 
 
 def _awaited(edges: Edges, lanes: Mapping[int, _Lane]) -> tuple[I64, I64]:
@@ -91,9 +95,13 @@ def _awaited(edges: Edges, lanes: Mapping[int, _Lane]) -> tuple[I64, I64]:
     carried: dict[int, dict[int, int]] = {}
     """By stream: the last activity of each other stream that it has waited for."""
     recorded: dict[int, dict[int, int]] = {}
-    pairs: list[tuple[int, int]] = []
+    rows: list[int] = []
+    """What was awaited, one wait after the other."""
+    waits: list[int] = []
+    waited_for: list[int] = []
+    """Of each wait how many rows."""
     record_streams, wait_streams = edges.record_stream.tolist(), edges.wait_stream.tolist()
-    owns, behinds = own.tolist(), behind.tolist()
+    owns = own.tolist()
     for at in order.tolist():
         if at < count:
             snapshot = dict(carried.get(record_streams[at], {}))
@@ -103,12 +111,15 @@ def _awaited(edges: Edges, lanes: Mapping[int, _Lane]) -> tuple[I64, I64]:
             continue
         edge = at - count
         held = carried.setdefault(wait_streams[edge], {})
-        for stream, row in recorded.pop(edge, {}).items():
-            if stream != wait_streams[edge]:
-                held[stream] = max(row, held.get(stream, -1))
-                pairs.append((row, behinds[edge]))
-    table = np.array(pairs, np.int64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
+        snapshot = recorded.pop(edge, {})
+        snapshot.pop(wait_streams[edge], None)
+        rows += snapshot.values()
+        waits.append(edge)
+        waited_for.append(len(snapshot))
+        for stream, row in snapshot.items():
+            if row > held.get(stream, -1):
+                held[stream] = row
+    return np.array(rows, np.int64), np.repeat(behind[np.array(waits, np.int64)], waited_for)
 
 
 class _Lane:

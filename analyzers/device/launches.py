@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -93,6 +94,8 @@ class Launches:
     sync_sources: I64
     """The record call that a synchronisation names (Kineto)."""
     event_records: I64
+    awaited: dict[int, tuple[I64, I64, I64]] = field(default_factory=dict, compare=False)
+    """What was found of a device before, for whoever asks again: see communication/blocking.py."""
 
 
 def find_launches(trace: Trace) -> Launches:
@@ -116,7 +119,7 @@ def find_launches(trace: Trace) -> Launches:
         "sync_sources": _Wanted(of=syncs.process, ids=syncs.source_correlation),
         "event_records": _Wanted(of=records.process, ids=records.correlation),
     }
-    found = {name: np.full(len(rows.ids), NONE, np.int64) for name, rows in wanted.items()}
+    found: dict[str, Any] = {name: np.full(len(rows.ids), NONE, np.int64) for name, rows in wanted.items()}
     asked = {name: rows.by_process() for name, rows in wanted.items()}
     for pid in of_process.keys() & {pid for rows in asked.values() for pid in rows}:
         calls = _Calls.of(trace, np.array(of_process[pid], np.int64))

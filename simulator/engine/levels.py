@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -14,9 +15,10 @@ _WIDE, _LOOKS = 10, 500
 """Of fewer tasks, or of fewer in a mean level after so many, plain Python is as quick."""
 
 
-_Waits: TypeAlias = tuple[I64 | slice, list[int], I64 | slice, I64, I64]
-"""What tasks wait for: (tasks by level, where in them each level begins, their edges, the place of what each
-edge waits for, where in them those of each task begin). Slices where tasks are numbered so already."""
+_Waits: TypeAlias = tuple[I64 | slice, list[slice], I64 | slice, list[slice], I64, I64]
+"""What tasks wait for: (tasks by level, those of each level but the first, their edges, those of each level,
+the place of what each edge waits for, where among its level's edges those of each task begin). Slices in
+place of columns where tasks are numbered so already."""
 
 
 def fill_order(first: I64, target: I64, waits_for: I64, order: I64) -> list[int] | None:
@@ -49,16 +51,17 @@ def fill_ends(graph: TaskGraph, end: I64) -> list[int] | None:
     """Fill when each task ends, as plain Python does, and return the same."""
     if len(end) < _FEW or (waits := _waits(graph.edges)) is None:
         return None
-    order, begins, edge, source, first = waits
-    release, duration, lag = graph.release_ns[order], graph.duration_ns[order], graph.edges.lag_ns[edge]
-    ends, edges = release + duration, first[begins].tolist()
-    for i in range(1, len(begins) - 1):
-        here, at = slice(begins[i], begins[i + 1]), slice(edges[i], edges[i + 1])
-        start = np.maximum.reduceat(ends.take(source[at]) + lag[at], first[here] - edges[i])
-        np.maximum(start, release[here], out=start)
-        np.add(start, duration[here], out=ends[here])
-    end[order] = ends
-    return begins
+    order, levels, edge, waiting, source, first = waits
+    start, duration = graph.release_ns[order].copy(), graph.duration_ns[order]
+    lag = duration[source]  # from start to start
+    lag += graph.edges.lag_ns[edge]
+    for here, at in zip(levels, waiting, strict=True):
+        ready, begin = start.take(source[at]), start[here]
+        ready += lag[at]
+        np.maximum(begin, np.maximum.reduceat(ready, first[here]), out=begin)
+    start += duration
+    end[order] = start
+    return [0, *(here.start for here in levels), len(end)]
 
 
 _known: list[tuple[weakref.ref[I64], _Waits | None]] = []
@@ -88,15 +91,21 @@ def _numbered(edges: Edges, counts: I64) -> list[int] | None:
 
 def _waits_of(edges: Edges) -> _Waits | None:
     tasks, counts = len(edges.first) - 1, np.diff(edges.first)
-    if (numbered := _numbered(edges, counts)) is not None:
-        return slice(None), numbered, slice(None), edges.source, edges.first
-    by_source = np.argsort(edges.source, kind="stable")
-    first = np.searchsorted(edges.source[by_source], np.arange(tasks + 1))
-    order = np.empty(tasks, np.int64)
-    begins = fill_order(first, edges.target[by_source], counts, order)
+    order: I64 | slice = slice(None)
+    edge: I64 | slice = slice(None)
+    source, first = edges.source, edges.first
+    begins = _numbered(edges, counts)
     if begins is None:
-        return None
-    place = np.empty(tasks, np.int64)
-    place[order] = np.arange(tasks)
-    first, edge = edges.in_order(order)
-    return order, begins, edge, place[edges.source[edge]], first
+        by_source = np.argsort(source, kind="stable")
+        of_source = np.searchsorted(source[by_source], np.arange(tasks + 1))
+        order = np.empty(tasks, np.int64)
+        if (begins := fill_order(of_source, edges.target[by_source], counts, order)) is None:
+            return None
+        place = np.empty(tasks, np.int64)
+        place[order] = np.arange(tasks)
+        first, edge = edges.in_order(order)
+        source = place[source[edge]]
+    levels = [slice(*ends) for ends in pairwise(begins[1:])]
+    waiting = [slice(*ends) for ends in pairwise(first[begins[1:]].tolist())]
+    since = np.repeat(first[begins[:-1]], np.diff(begins))
+    return order, levels, edge, waiting, source, first[:-1] - since

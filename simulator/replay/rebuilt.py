@@ -116,7 +116,23 @@ class Rebuilt:
     @cached_property
     def on_host(self) -> Bool:
         """By task: whether it is of a rank that trains on the CPU."""
-        return np.array([r.on_host for r in self.ranks], bool)[self.graph.rank]
+        of_rank = np.array([r.on_host for r in self.ranks], bool)
+        return of_rank[self.graph.rank] if of_rank.any() else np.zeros(len(self.start_ns), bool)
+
+    @cached_property
+    def by_launch(self) -> list[I64]:
+        """Tasks that compute, by rank; of each in the order of their launch, unknown ones first."""
+        rows = np.flatnonzero(self.graph.kind == TaskKind.COMPUTE)
+        rows = rows[np.lexsort((self.start_ns[rows], self.launch_ns[rows]))]
+        return [rows[mine] for mine in self.by_rank(rows)]
+
+    @cached_property
+    def met(self) -> tuple[I64, I64]:
+        """At matched collectives: (arrival, meeting)."""
+        kind, edges = self.graph.kind, self.graph.edges
+        into = np.flatnonzero((kind == TaskKind.MEETING)[edges.target])
+        into = into[kind[edges.source[into]] == TaskKind.ARRIVAL]
+        return edges.source[into], edges.target[into]
 
     @property
     def steps(self) -> int:
@@ -137,20 +153,31 @@ class Rebuilt:
         return np.split(order, np.searchsorted(rank[order], np.arange(1, len(self.ranks))))
 
     @cached_property
+    def shown_layers(self) -> tuple[int, int]:
+        """The first and the last layer of the model, as far as the ranks show: of a pipeline, the first of
+        one stage and the last of another."""
+        shown = [r.layers.layer for r in self.ranks if len(r.layers)]
+        return min((int(n.min()) for n in shown), default=0), max((int(n.max()) for n in shown), default=0)
+
+    @cached_property
     def computations(self) -> I64:
         """Tasks that compute, by rank and launch."""
         work = np.flatnonzero((self.graph.kind == TaskKind.COMPUTE) & (self.launch_ns >= 0))
         return work[np.lexsort((self.launch_ns[work], self.graph.rank[work]))]
 
-    def span(self, end_ns: I64, rank: int | None = None) -> int:
-        """From the start of the window to the last end of a rank's work (None: of all ranks); 0 where it did
-        none."""
-        mine = self.on_host | (self.graph.kind != TaskKind.HOST)
-        mine &= True if rank is None else self.graph.rank == rank
-        if not mine.any():
-            return 0
-        ranks = self.ranks if rank is None else (self.ranks[rank],)
-        return int(end_ns[mine].max()) - min(r.window_start_ns for r in ranks)
+    def span(self, end_ns: I64) -> int:
+        """From the start of the window to the last end of the ranks' work; 0 where they did none."""
+        mine = np.flatnonzero(self.on_host | (self.graph.kind != TaskKind.HOST))
+        return int(end_ns[mine].max()) - min(r.window_start_ns for r in self.ranks) if len(mine) else 0
+
+    def spans(self, end_ns: I64) -> list[int]:
+        """The same of each rank by itself."""
+        mine = np.flatnonzero(self.on_host | (self.graph.kind != TaskKind.HOST))
+        starts = np.array([r.window_start_ns for r in self.ranks], np.int64)
+        last, works = starts.copy(), np.bincount(self.graph.rank[mine], minlength=len(starts)) > 0
+        last[works] = np.iinfo(np.int64).min
+        np.maximum.at(last, self.graph.rank[mine], end_ns[mine])
+        return [int(ns) for ns in last - starts]
 
 
 def rebuild_rank(

@@ -28,7 +28,7 @@ from perfdoc.simulator.engine import EdgeKind, Schedule, TaskKind, critical_path
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.job.rank import RankWork, rank_work
 from perfdoc.simulator.replay.first_steps import first_steps, until
-from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
+from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt, rebuild_rank
 from perfdoc.traces.table import Bool, unique
 
 ERROR_MAX_FRAC = 0.05
@@ -49,9 +49,10 @@ def replay(rebuilt: Rebuilt) -> Replay:
     times = schedule(rebuilt.graph)
     replayed = rebuilt.span(times.end_ns)
     _, parts = path_parts(rebuilt, times)
-    present = unique(rebuilt.graph.rank).tolist()
+    spans = list(zip(rebuilt.spans(rebuilt.end_ns), rebuilt.spans(times.end_ns), strict=True))
     ranks = [
-        _rank(rebuilt, i, times.end_ns, {p.name: p.total_ns for p in parts if p.rank == i}) for i in present
+        _rank(rebuilt.ranks[i], spans[i], {p.name: p.total_ns for p in parts if p.rank == i})
+        for i in unique(rebuilt.graph.rank).tolist()
     ]
     error = replayed / measured - 1
     worst = max((r.error_frac for r in ranks), key=abs)
@@ -138,9 +139,8 @@ def _summed(parts: Iterable[PathPart]) -> dict[str, int]:
     return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _rank(rebuilt: Rebuilt, index: int, end_ns: I64, critical_path: dict[str, int]) -> RankReplay:
-    frame = rebuilt.ranks[index]
-    measured, replayed = rebuilt.span(rebuilt.end_ns, index), rebuilt.span(end_ns, index)
+def _rank(frame: RankFrame, spans: tuple[int, int], critical_path: dict[str, int]) -> RankReplay:
+    measured, replayed = spans
     return RankReplay(
         rank=frame.rank,
         name=frame.name,

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.communication.blocking import NEVER
+from perfdoc.analyzers.communication.blocking import NEVER, awaited_pairs
 from perfdoc.analyzers.communication.table import communication_table
+from perfdoc.analyzers.device.activity import without_launches
+from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.traces import Trace
 from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.nsys.read import read_nsys_sqlite
@@ -178,3 +180,15 @@ def test_what_is_queued_before_the_awaited_one_is_awaited_too(tmp_path: Path) ->
     assert since(trace) == [60, 60]
     (row,) = communication_table(trace, activity_of(trace), 0, 4000)
     assert (row.exposed_ns, row.blocking_ns) == (2500, 2500)
+
+
+def test_whoever_asks_again_has_what_was_found(tmp_path: Path) -> None:
+    """The first gemm behind the wait is row 2 by its start, with the all-reduce before it in row 1. Of an
+    activity without launches nothing is behind."""
+    trace = read_nsys_sqlite(write_nsys_sqlite(waited().build(), tmp_path / "x.sqlite"))
+    activity, launches = activity_of(trace), find_launches(trace)
+    found = awaited_pairs(trace, activity, launches)
+    assert [rows.tolist() for rows in found] == [[1], [2]]
+    assert all(a is b for a, b in zip(found, awaited_pairs(trace, activity, launches), strict=True))
+    without = awaited_pairs(trace, without_launches(activity), launches)
+    assert 2 not in without[1].tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import time
@@ -65,6 +66,20 @@ def test_what_no_worker_has_begun_is_done_here() -> None:
     home = os.getpid()
     tasks = [Task(files=[], work=partial(_slow_elsewhere, home)) for _ in range(8)]
     assert list(Processes(2).run(tasks)).count(home) > 1
+
+
+def _garbage(home: int) -> tuple[bool, tuple[int, int, int]]:
+    return os.getpid() == home, gc.get_threshold()
+
+
+def test_workers_look_for_garbage_as_rarely_as_this_process() -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(123_456, 7, 8)
+    try:
+        tasks = [Task(files=[], work=partial(_garbage, os.getpid())) for _ in range(8)]
+        assert set(Processes(2).run(tasks)) >= {(False, (123_456, 7, 8))}
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_captures_come_in_the_order_of_their_ranks(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def job(folder: Path, *ranks: Sequence[Span]) -> tuple[Replay, Rebuilt]:
 def ends_us(rebuilt: Rebuilt) -> list[int]:
     """When each rank is through."""
     times = schedule(rebuilt.graph)
-    return [rebuilt.span(times.end_ns, i) // US for i in range(len(rebuilt.ranks))]
+    return [ns // US for ns in rebuilt.spans(times.end_ns)]
 
 
 def test_members_of_one_collective_are_done_at_different_times(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_rank_that_comes_late_holds_up_the_others(tmp_path: Path) -> None:
     edited = with_durations(rebuilt, duration)
     before, after = schedule(rebuilt.graph).end_ns, schedule(edited.graph).end_ns
     for rank in range(4):
-        assert rebuilt.span(after, rank) - rebuilt.span(before, rank) == 100_000
+        assert rebuilt.spans(after)[rank] - rebuilt.spans(before)[rank] == 100_000
 
 
 def test_without_a_match_ranks_are_not_joined(shared_traces: Path) -> None:

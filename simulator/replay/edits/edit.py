@@ -121,11 +121,12 @@ def with_durations(rebuilt: Rebuilt, duration_ns: I64) -> Rebuilt:
     """Other durations. What a call launches keeps its distance from the call's start as far as the shorter
     call allows; everything else keeps its distance from the end of what it waits for."""
     graph, edges = rebuilt.graph, rebuilt.graph.edges
-    saved = (graph.duration_ns - duration_ns)[edges.source]
-    launch = (edges.kind == EdgeKind.LAUNCH) & (saved > 0)
-    before = graph.duration_ns[edges.source] + edges.lag_ns
-    after = np.minimum(before, np.maximum(before - saved, 0))
-    lag = np.where(launch, after - duration_ns[edges.source], edges.lag_ns)
+    launch = np.flatnonzero(edges.kind == EdgeKind.LAUNCH)
+    source, lag = edges.source[launch], edges.lag_ns.copy()
+    saved = (graph.duration_ns - duration_ns)[source]
+    before = graph.duration_ns[source] + lag[launch]
+    after = np.minimum(before, np.maximum(before - saved, 0)) - duration_ns[source]
+    lag[launch] = np.where(saved > 0, after, lag[launch])
     edges = replace(edges, lag_ns=lag)
     return replace(rebuilt, graph=replace(graph, duration_ns=duration_ns, edges=edges))
 

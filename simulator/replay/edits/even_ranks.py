@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.edits.edit import Change, Edit, with_durations
 from perfdoc.simulator.replay.rebuilt import Rebuilt
@@ -78,13 +77,10 @@ class _Computed:
         self._meetings = _meetings(rebuilt, dimension)
         self.meets = any(map(len, self._meetings))
         """Whether any collective of the dimension was matched; else nothing is compared."""
-        rows = np.flatnonzero(rebuilt.graph.kind == TaskKind.COMPUTE) if self.meets else np.empty(0, np.int64)
-        rows = rows[np.lexsort((rebuilt.start_ns[rows], rebuilt.launch_ns[rows]))]
-        self._rows = [rows[mine] for mine in rebuilt.by_rank(rows)]
-        """Of each rank, in the order of their launch."""
+        self._rows = rebuilt.by_launch if self.meets else []
         self._stretch = [
             np.searchsorted(arrivals[:, 1], rebuilt.start_ns[rows], "right")
-            for arrivals, rows in zip(self._meetings, self._rows, strict=True)
+            for arrivals, rows in zip(self._meetings, self._rows, strict=self.meets)
         ]
         """How many of a rank's arrivals came before each computation began."""
 
@@ -134,11 +130,9 @@ def last_to_arrive(rebuilt: Rebuilt, dimension: str) -> int | None:
 
 def _arrivals(rebuilt: Rebuilt, dimension: int) -> tuple[I64, I64]:
     """At matched collectives of a dimension: (arrival, meeting)."""
-    kind, edges = rebuilt.graph.kind, rebuilt.graph.edges
-    into = np.flatnonzero((kind == TaskKind.MEETING)[edges.target])
-    source = edges.source[into]
-    into = into[(kind[source] == TaskKind.ARRIVAL) & (rebuilt.dimension[source] == dimension)]
-    return edges.source[into], edges.target[into]
+    arrival, meeting = rebuilt.met
+    mine = rebuilt.dimension[arrival] == dimension
+    return arrival[mine], meeting[mine]
 
 
 def _meetings(rebuilt: Rebuilt, dimension: int) -> list[I64]:

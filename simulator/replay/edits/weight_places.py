@@ -116,7 +116,7 @@ def _places(
 ) -> tuple[I64, F64]:
     """Of these passes, in order: the first computation of each layer (backward: the last), and its
     weights."""
-    launch, ends = rebuilt.launch_ns[work], _ends(rebuilt)
+    launch, ends = rebuilt.launch_ns[work], rebuilt.shown_layers
     tasks, weights = [], []
     for p in passes.tolist():
         begin, end = int(frame.passes.start_ns[p]), int(frame.passes.end_ns[p])
@@ -156,13 +156,6 @@ def _of_layers(frame: RankFrame, layers: I64, ends_layers: float, ends: tuple[in
     """Of these layers, among all of the rank."""
     every, at = np.unique(np.concatenate((layers, frame.layers.layer)), return_inverse=True)
     return layer_weights(frame.facts, every, ends_layers, ends)[:, at[: len(layers)]]
-
-
-def _ends(rebuilt: Rebuilt) -> tuple[int, int]:
-    """The first and the last layer of the model, as far as the ranks show: of a pipeline, the first of one
-    stage and the last of another."""
-    shown = [r.layers.layer for r in rebuilt.ranks if len(r.layers)]
-    return min((int(n.min()) for n in shown), default=0), max((int(n.max()) for n in shown), default=0)
 
 
 def layer_weights(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from perfdoc.profiling.malloc import reuse_memory
 from perfdoc.records import dataclass
 
 if TYPE_CHECKING:
@@ -72,7 +76,8 @@ class Processes:
 
         # Spawned, because a forked copy of a process with Arrow's threads may hang.
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(max(self.workers - 1, 1), context, initializer=_begin_worker) as pool:
+        begin = partial(_begin_worker, gc.get_threshold())
+        with ProcessPoolExecutor(max(self.workers - 1, 1), context, initializer=begin) as pool:
             try:
                 with _starting_workers():
                     futures = [pool.submit(task.work) for task in tasks[1:]]
@@ -102,10 +107,14 @@ def _starting_workers() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def _begin_worker() -> None:
-    """Leave an interrupt to the parent, and end with it, however it ends."""
+def _begin_worker(garbage: tuple[int, int, int]) -> None:
+    """Leave an interrupt to the parent, and end with it, however it ends. Memory is as in the command, and
+    garbage looked for as in the parent, not at the end."""
     from multiprocessing import parent_process
 
+    gc.set_threshold(*garbage)
+    atexit.register(gc.freeze)
+    reuse_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     assert parent is not None
