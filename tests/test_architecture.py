@@ -174,7 +174,7 @@ def test_files_stay_small() -> None:
 
 BUDGET = {
     # The layout of a job, each degree with what shows it; dimensions by what groups without names do.
-    "analyzers": 28_678,  # messages beside work; ranges of pauses; steps that the capture ends in
+    "analyzers": 28_702,  # two levels of a rank's time; messages beside work; ranges of pauses
     "knobs": 5_195,  # weights, one or a list; where a setting is written; versions that a file pins
     "profiling": 7_752,  # codes of exits; no end of a training; MFU only of certain tokens and heads
     "reports": 7_858,  # what a list says of its order and savings; all ranks first where they may wait

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from math import comb
+from math import comb, log, log1p, pi, sqrt
 
 import numpy as np
 
@@ -26,32 +26,64 @@ CHANCE = 0.007
 """Of sound jobs, in which any rank is so long by chance in one of two looks; in either: of a hundred one."""
 OF_MEDIAN = np.pi / 2
 """Variance of a median over that of a mean."""
-FEWEST_SLOW, CHOICES = 3, 10
-"""Steps, where a rank is slow in half of them or more; choices of how long slow is, each with its part."""
-APART_FRAC = 0.7
-"""Of the mean difference of slow steps from the others that the nearest two of them are apart."""
+FEWEST_SLOW = 3
+"""Steps, where a rank is slow in half of them or more."""
+AS_PEERS = 9.0
+"""Times their variance: no more, and a rank scatters as its peers do."""
 CLEAR, MOST_ALIKE = 2.0, 0.9
 """Standard errors of what one step has in common with the next one; and how much of it is believed."""
 _t = lru_cache(maxsize=4096)(student_t)
 
 
-def slow_steps(over: F64, own: F64, others: F64) -> Bool | None:
+def slow_steps(takes: F64, m: int, over: F64, others: F64) -> Bool | None:
     """The steps in which a rank is slow; None where it is in none, or no more often than the others are.
-    over, own: of the rank by step. others: `over` of the other ranks."""
-    if is_nearly_always(over):
-        return np.ones(len(over), bool)
+    takes: of the ranks of its role, by rank and step. over: how many times as long as its peers it takes, by
+    step. others: `over` of the other ranks, of other roles too."""
+    return np.ones(len(over), bool) if is_nearly_always(over) else _at_times(takes, m, over, others)
+
+
+def _at_times(takes: F64, m: int, over: F64, others: F64) -> Bool | None:
+    """The same of some steps only."""
     top = float(np.quantile(over, BAND[1]))
     slow: Bool = over > 1 + (top - 1) / 2
-    count = int(slow.sum())
-    if top < 1 + LEAST_AT_TIMES or count < FEWEST_STEPS or not slow.any() or slow.all():
+    count, steps = int(slow.sum()), len(slow)
+    is_half = count >= FEWEST_SLOW and 2 * count >= steps
+    if top < 1 + (LEAST if is_half else LEAST_AT_TIMES) or not FEWEST_STEPS <= count < steps:
         return None
     # It is its own time that changes, not that of the only other one.
-    if own[slow].mean() < (1 + (top - 1) / 2) * own[~slow].mean():
+    if takes[m, slow].mean() < (1 + (top - 1) / 2) * takes[m, ~slow].mean():
         return None
+    if not _are_two_levels(np.log(np.maximum(takes, 1.0)), m, slow):
+        return None
+    also = others > 1 + (top - 1) / 2
+    if is_half and not also.any():
+        return slow
     # Of those that are so in a step each rank is equally likely to be one.
-    also = np.append(others > 1 + (top - 1) / 2, slow[None, :], axis=0)
+    also = np.append(also, slow[None, :], axis=0)
     each = also.mean(axis=0)[also.any(axis=0)]
     return slow if at_least(count, len(each), float(each.mean())) * len(also) < SURE else None
+
+
+def _are_two_levels(logs: F64, m: int, slow: Bool) -> bool:
+    """Whether the time of a rank is one thing or the other, and not data that scatter: by Student's t of the
+    difference, shared by all ways to choose as many steps and by all ranks; or of the rest, where steps
+    long on all ranks are no scatter. If the rank scatters more than its peers, by that alone. Beyond t lies
+    less than (1 + t^2 / f)^((1 - f) / 2) / (t sqrt(2 pi))."""
+    ranks, steps = logs.shape
+    count, peers = int(slow.sum()), np.delete(logs, m, axis=0)
+    ways = log(ranks * comb(steps, count)) - log(CHANCE)
+    for left, usual in enumerate((0.0, np.median(peers, axis=0))[: ranks - 1]):
+        own = logs[m] - usual
+        more = float(own[slow].mean() - own[~slow].mean())
+        mine = (own - np.where(slow, own[slow].mean(), own[~slow].mean()))[None, :]
+        theirs = peers - usual - (peers - usual).mean(axis=1, keepdims=True)
+        rest, free = np.append(mine, theirs, axis=0), steps - 2 + (ranks - 1 - left) * (steps - 1)
+        if (mine**2).sum() > AS_PEERS * np.median((theirs**2).sum(axis=1)):
+            rest, free = mine, steps - 2
+        t = more / max(_scatter(rest, free, 0) * sqrt(steps / count / (steps - count)), 1e-6)
+        if t > 0 and (free - 1) / 2 * log1p(t * t / free) + log(t * sqrt(2 * pi)) >= ways:
+            return True
+    return False
 
 
 def is_nearly_always(over: F64) -> bool:
@@ -61,30 +93,22 @@ def is_nearly_always(over: F64) -> bool:
 
 
 def beyond_chance(takes: F64, m: int) -> Bool | None:
-    """The steps in which that is so, if data scatter alike on all ranks: all, or half where no other rank is
-    ever as long; None of none. Steps in which a rank has no work do not count. Never of one rank or one
-    step: nothing scatters there. takes: by rank and step."""
+    """The steps in which that is so, if data scatter alike on all ranks: some, or all; None of none. Steps in
+    which a rank has no work do not count. Never of one rank or one step: nothing scatters there. takes: by
+    rank and step."""
     works: Bool = np.all(takes > 0, axis=0)
-    logs = np.log(takes[:, works])
-    if min(logs.shape) < 2:
+    own = takes[:, works]
+    if min(own.shape) < 2:
         return None
-    if _is_beyond(logs, m, 1):
-        return np.ones(len(works), bool)
-    over = logs - np.median(np.delete(logs, m, axis=0), axis=0)
-    half = over[m].max() / 2
-    slow = over[m] > half
-    count, ways = int(slow.sum()), CHOICES * comb(len(slow), int(slow.sum()))
-    if count < FEWEST_SLOW or not len(slow) <= 2 * count < 2 * len(slow) or (over > half).sum() > count:
-        return None
-    works[works] = slow
-    # It is its own time that changes, not that of the only other one.
-    more = logs[m, slow].mean() - logs[m, ~slow].mean()
-    # Of as many slow steps as others none is between: it is one thing or the other.
-    apart = 2 * count > len(slow) or logs[m, slow].min() - logs[m, ~slow].max() >= APART_FRAC * more
-    return works if more >= half and apart and _is_beyond(logs[:, slow], m, ways) else None
+    over = own / [np.median(np.delete(own, i, axis=0), axis=0) for i in range(len(own))]
+    some = _at_times(own, m, over[m], np.delete(over, m, axis=0))
+    if some is not None:
+        works[works] = some
+        return works
+    return np.ones(len(works), bool) if _is_beyond(np.log(own), m) else None
 
 
-def _is_beyond(logs: F64, m: int, ways: int) -> bool:
+def _is_beyond(logs: F64, m: int) -> bool:
     """By Student's t of what ranks scatter by around what each takes in all steps; or of the rest, where
     steps long on all ranks are no scatter: of few ranks the first has more degrees of freedom. If the rank
     itself scatters more than its peers, by that."""
@@ -93,7 +117,7 @@ def _is_beyond(logs: F64, m: int, ways: int) -> bool:
     beyond = float(each[m] - np.median(np.delete(each, m)))
     around = logs - each[:, None]
     looks = ((around, ranks * (steps - 1)), (around - around.mean(axis=0), (ranks - 1) * (steps - 1)))
-    sure, of_both = 1 - CHANCE / ranks / ways, np.sqrt((1 + OF_MEDIAN / (ranks - 1)) / steps)
+    sure, of_both = 1 - CHANCE / ranks, np.sqrt((1 + OF_MEDIAN / (ranks - 1)) / steps)
     return beyond > 0 and any(beyond > _t(free, sure) * of_both * _scatter(of, free, m) for of, free in looks)
 
 

@@ -78,7 +78,7 @@ def slow_ranks(works: Sequence[StageWork]) -> list[Effect]:
         for m in range(len(over)):
             others = [np.delete(r, m, axis=0) if r is over else r for r in ratios if len(r)]
             own = dense[at].sum(axis=1)
-            steps = slow_steps(over[m], own[m], np.concatenate(others))
+            steps = slow_steps(own, m, over[m], np.concatenate(others))
             if work.is_by_place:
                 steps = _never_by_chance(work, steps, over[m], own, m)
             elif steps is not None and (
