@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from perfdoc.knobs.pipeline_layout import LAYOUT
 from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.names import opening
 from perfdoc.results.what_if import WhatIfCause
@@ -15,7 +16,7 @@ from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.bubble import PIPELINE, late_peer_ceiling
 from perfdoc.rules.facts.culprit import cause_of, gain_of, leading
 from perfdoc.rules.facts.culprit_words import does, stage_words, who
-from perfdoc.rules.facts.degrees import layers_of
+from perfdoc.rules.facts.degrees import PP, VPP, layers_of
 from perfdoc.rules.facts.stage_split import (
     layers_apart,
     mixed_layers,
@@ -96,7 +97,7 @@ def evaluate(case: Case) -> Verdict:
         reason=f"{reason}{why}",
         evidence=evidence,
         advice=advice,
-        remedy=_WHOLE if whole else _STAY if vain else _fewer(where) if at_end else _MIDDLE,
+        remedy=_WHOLE if whole else _STAY if vain else _fewer(case, where) if at_end else _MIDDLE,
         otherwise="" if at_end else _MIDDLE,
         gain=None if left_out else late_peer_ceiling(case) if advice or whole else _moved(case),
         verify="Run again: the stages' own times in the pipeline section come closer, and late_peer falls.",
@@ -118,10 +119,12 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         evidence.append(("the step with even stages", brief(cause.even_ns)))
     gain, remedy = gain_of(case, cause), _MIDDLE
     if at_end:
-        keeps = _to_keep(cause.ratio or 0.0, pp or 0, layers_of(case))
+        uneven = any(case.setting(knob)[1] is not None for knob in (FIRST, LAST))
+        ratio = 0.0 if uneven else cause.ratio or 0.0
+        keeps = _to_keep(ratio, pp or 0, layers_of(case), _chunks(case))
         held = [s.rank for s in case.job.pipeline.stages if s.stage == cause.stage and s.rank is not None]
         on = f" ({who(replace(cause, ranks=held))})" if held else ""
-        remedy = _fewer(where, keeps, on) if keeps else _WHOLE
+        remedy = _fewer(case, where, keeps, on) if keeps else _WHOLE
         if not keeps:  # no more than what a split of something else may save
             gain = replace(gain, low_ms=0.0, mid_ms=None, method="ceiling", assumptions=[_IF_EVEN])
     note = f" {opening(cause.note)}." if cause.note else ""
@@ -214,32 +217,50 @@ _MIXED = "Mixed layers (dense and experts, multi-token prediction) need `pipelin
 
 
 _LOWER = "lower: its layers go to the others"
+_NO_SIZE = "no size"
 
 
-def _fewer(where: str, to: str = _LOWER, on: str = "") -> str:
-    """What to set for an end stage. to: how many layers it keeps. on: its ranks, in brackets."""
-    setting, counted = _SETTING[where]
-    return (
-        f"Set `{setting}`{on} {to}. If layers plus one divide over the "
-        f"stages, `{counted}_in_pipeline_split` takes one off it. {_MIXED}"
-    )
+def _chunks(case: Case) -> int:
+    """Virtual stages of a stage, over which its layers must divide; 1 unknown."""
+    return case.degree(VPP) or case.what_if.vpp or case.job.facts.vpp or 1
 
 
-def _to_keep(ratio: float, stages: int, layers: int | None) -> str:
+def _fewer(case: Case, where: str, to: str = "", on: str = "") -> str:
+    """What to set for an end stage. to: how many layers it keeps. on: its ranks, in brackets. megatron-core
+    takes sizes, switches or a layout, one of them."""
+    (setting, counted), vpp, layers, pp = _SETTING[where], _chunks(case), layers_of(case), case.degree(PP)
+    if case.setting(LAYOUT)[1] is not None or to == _NO_SIZE:
+        why = " (no size of this stage alone leaves the others equal and shorter)" if to == _NO_SIZE else ""
+        return f"Move layers off this stage{on} in `{LAYOUT}`{why}."
+    said = f"Set `{setting}`{on} {to or _LOWER}. "
+    if vpp > 1 and "which leaves" not in to:
+        said += f"Each stage's must be a multiple of its {vpp} virtual stages. "
+    if off := " and ".join(f"`{knob}`" for knob in switched_off(case)):
+        return f"{said}Switch {off} off: sizes exclude that. {_MIXED}"
+    over = f"stages x {vpp}" if vpp > 1 else "the stages"
+    if layers is None or pp is None or (layers + 1) % (pp * vpp) == 0:
+        said += f"If layers plus one divide over {over}, `{counted}_in_pipeline_split` takes one off it. "
+    return said + _MIXED
+
+
+def _to_keep(ratio: float, stages: int, layers: int | None, vpp: int) -> str:
     """What an end stage keeps that is `ratio` as long as the mean of the others: without its excess spread
     over all stages, 1 - (1.63 - 1) x 3 / 4 = 0.53 of a stage. In whole layers, with as many on each other
     stage, what makes the longest stage shortest. layers: of the model, None unknown; one more makes another
-    stage 1 + stages / layers as long. Empty: no whole layer."""
+    stage 1 + stages / layers as long. vpp: what a stage's layers divide over. Empty: no whole layer."""
     if stages < 2 or ratio <= 0:
         return _LOWER
-    part, of = (ratio - 1) * (stages - 1) / stages, layers or 8 * stages
+    part, of = (ratio - 1) * (stages - 1) / stages, layers or 8 * stages * vpp
     formula = f"to about {significant(1 - part, 2)} x layers / {stages}"
     ask = "`--set model=NAME` works it out"
     if ratio <= 1 + stages / of:
         return "" if layers or 8 * part < 0.5 else f"{formula}. {ask}"
-    others = {n: (of - n) // (stages - 1) for n in range(1, of // stages) if (of - n) % (stages - 1) == 0}
+    divides = {
+        n: (of - n) / (stages - 1) for n in range(vpp, of, vpp) if (of - n) % ((stages - 1) * vpp) == 0
+    }
+    others = {n: round(m) for n, m in divides.items() if max(m, ratio * n) < ratio * of / stages}
     if not others:
-        return _LOWER
+        return _NO_SIZE if layers else _LOWER
     keeps = min(others, key=lambda n: max(others[n], ratio * n))
     if layers:
         return f"to {keeps}, which leaves {others[keeps]} on each other stage"

@@ -1,16 +1,21 @@
 """PD305, PD301 and PD101 on simulated jobs: what is the layout's own price is called so, and what a host
 loses is no matter of layers."""
 
+import importlib
+import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
 from perfdoc.results.what_if import WhatIfCause, no_what_if
 from perfdoc.rules.checks import pd305_uneven_stages
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import given
+from tests.megatron_core import import_core
 from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, result, with_predictions
 from tests.rules.simulated_cases import simulated_case
@@ -139,6 +144,88 @@ def test_communication_that_is_overlapped_and_too_long_for_the_compute_beside_it
         assert result("PD101", simulated_case("dense", layout, fault)).reason == "not hidden by compute"
 
 
+def with_long_stage(tmp_path: Path, ratio: float, pp: int, vpp: int = 1, **settings: Value) -> Case:
+    """Whose last stage is so long: 45 us of a millisecond are its excess, 35 with that spread over all."""
+    case = planted(tmp_path, JobSpec(dp=4, micro_batches=2))
+    cause = WhatIfCause(
+        kind="long_stage",
+        stage=pp - 1,
+        ratio=ratio,
+        peers=3,
+        step_ns=955_000,
+        saved_ns=45_000,
+        low_ns=45_000,
+        high_ns=45_000,
+        even_ns=965_000,
+    )
+    what_if = replace(
+        no_what_if(""), state="measured", steps=2, measured_ns=1_000_000, step_ns=1_000_000, causes=[cause]
+    )
+    what_if = replace(what_if, pp=pp, vpp=vpp)
+    return replace(case, what_if=what_if, configuration=Configuration(values={**settings}))
+
+
+def test_megatron_core_takes_what_an_end_stage_is_to_keep(tmp_path: Path) -> None:
+    """Of 200 random models, stages and virtual stages: each split that is named divides over both, is shorter
+    than the equal one, and megatron-core builds it; else a layout is named, which it takes always."""
+    config = import_core("megatron.core.transformer").TransformerConfig
+    draw, named = random.Random(0), 0
+    case = with_long_stage(tmp_path, 1.5, 2)
+    for _ in range(200):
+        pp, vpp, each = draw.choice((2, 4, 8)), draw.choice((1, 2, 3, 4)), draw.randint(1, 8)
+        layers, ratio = pp * vpp * each, draw.uniform(1.05, 3.0)
+        (cause,) = case.what_if.causes
+        cause = replace(cause, stage=pp - 1, ratio=ratio)
+        what_if = replace(case.what_if, pp=pp, vpp=vpp, causes=[cause])
+        values = {"num_layers": layers, "pipeline_model_parallel_size": pp}
+        one = replace(case, what_if=what_if, configuration=Configuration(values={**values}))
+        remedy = pd305_uneven_stages.evaluate(one).remedy
+        split = re.search(r"to (\d+), which leaves (\d+) on each", remedy)
+        if split is None:
+            assert remedy.startswith(("No whole layer", "Move layers off this stage in `pipeline_model_par"))
+            continue
+        keeps, others = int(split[1]), int(split[2])
+        assert keeps + others * (pp - 1) == layers
+        assert max(others, ratio * keeps) < ratio * layers / pp
+        config(
+            num_layers=layers,
+            hidden_size=8,
+            num_attention_heads=1,
+            pipeline_model_parallel_size=pp,
+            virtual_pipeline_model_parallel_size=vpp if vpp > 1 else None,
+            num_layers_in_last_pipeline_stage=keeps,
+            pipeline_dtype=torch_dtype(),
+            cuda_graph_scope=[],
+        )
+        assert "account_for_loss" not in remedy, "layers plus one do not divide"
+        named += 1
+    assert named >= 50
+
+
+def torch_dtype() -> object:
+    """That stages exchange."""
+    return importlib.import_module("torch").bfloat16
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"pipeline_model_parallel_layout": "Et*8|t*8|t*8|t*8L"},
+            "Move layers off this stage in `pipeline_mo",
+        ),
+        ({"account_for_loss_in_pipeline_split": True}, "Switch `account_for_loss_in_pipeline_split` off"),
+        # Which it is not an equal share of: what it keeps is not known.
+        ({"num_layers_in_last_pipeline_stage": 5}, "`num_layers_in_last_pipeline_stage` lower: its layers"),
+    ],
+)
+def test_sizes_switches_and_layouts_exclude_each_other(
+    tmp_path: Path, settings: dict[str, Value], said: str
+) -> None:
+    case = with_long_stage(tmp_path, 1.63, 4, num_layers=32, **settings)
+    assert said in pd305_uneven_stages.evaluate(case).remedy
+
+
 @pytest.mark.parametrize(
     ("ratio", "layers", "moved"),
     [
@@ -157,24 +244,8 @@ def test_communication_that_is_overlapped_and_too_long_for_the_compute_beside_it
 def test_a_long_end_stage_gives_whole_layers_or_none(
     tmp_path: Path, ratio: float, layers: int | None, moved: str
 ) -> None:
-    case = planted(tmp_path, JobSpec(dp=4, micro_batches=2))
-    cause = WhatIfCause(
-        kind="long_stage",
-        stage=3,
-        ratio=ratio,
-        peers=3,
-        step_ns=955_000,
-        saved_ns=45_000,
-        low_ns=45_000,
-        high_ns=45_000,
-        even_ns=965_000,
-    )
-    what_if = replace(
-        no_what_if(""), state="measured", steps=2, measured_ns=1_000_000, step_ns=1_000_000, causes=[cause]
-    )
     set_ = {} if layers is None else {"num_layers": layers}
-    case = replace(case, what_if=replace(what_if, pp=4), configuration=Configuration(values={**set_}))
-    found = pd305_uneven_stages.evaluate(case)
+    found = pd305_uneven_stages.evaluate(with_long_stage(tmp_path, ratio, 4, **set_))
     assert found.remedy.startswith(
         "Set `num_layers_in_last_pipeline_stage`" if moved else "No whole layer can be moved"
     )
