@@ -199,7 +199,7 @@ def _where(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
 
 def _counted(diagnosis: Diagnosis) -> str:
     """What was read where its names have no room."""
-    counts = (figures.plural(len(diagnosis.inputs), "file"), figures.plural(len(diagnosis.ranks), "rank"))
+    counts = (figures.plural(len(diagnosis.inputs), "file"), summary.ranks_words(diagnosis.ranks))
     return " · ".join([*counts, *list(summary.source_line(diagnosis).split(" · ")[2:])])
 
 

@@ -55,13 +55,21 @@ def drawn_ranks(ranks: Sequence[Rank], roles: RolesAnalysis | None) -> list[int]
     return [i for _, members in drawn_groups(ranks, roles) for i in members]
 
 
+def ranks_words(ranks: Sequence[Rank]) -> str:
+    """`8 ranks`; devices that one process has are none."""
+    one_process = len({(r.input, r.pid) for r in ranks}) == 1 and all(r.rank is None for r in ranks)
+    return (
+        f"{len(ranks)} GPUs of one process" if len(ranks) > 1 and one_process else plural(len(ranks), "rank")
+    )
+
+
 def source_line(diagnosis: Diagnosis) -> str:
     """What was read, in a few words: files, ranks, GPU."""
     files = [base_name(item.path) for item in diagnosis.inputs]
     names = sorted({shorten(rank.gpu.name, 64) for rank in diagnosis.ranks if rank.gpu.name})
     parts = [
         ", ".join(files) if len(files) <= 2 else f"{files[0]} and {plural(len(files) - 1, 'more file')}",
-        plural(len(diagnosis.ranks), "rank") if diagnosis.ranks else "",  # of memory alone none
+        ranks_words(diagnosis.ranks) if diagnosis.ranks else "",  # of memory alone none
         ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else ""),
     ]
     return " · ".join(part for part in parts if part)

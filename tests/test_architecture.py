@@ -177,11 +177,11 @@ BUDGET = {
     "analyzers": 28_702,  # two levels of a rank's time; messages beside work; ranges of pauses
     "knobs": 5_195,  # weights, one or a list; where a setting is written; versions that a file pins
     "profiling": 7_752,  # codes of exits; no end of a training; MFU only of certain tokens and heads
-    "reports": 7_858,  # what a list says of its order and savings; all ranks first where they may wait
+    "reports": 7_866,  # what a list says of its order and savings; all ranks first where they may wait
     "results": 3_920,  # what rules say of their savings; words that are compared; the what-if study
-    "rules": 16_320,  # sizes of end stages; tokens of experts, regular slow steps; what pauses lie in
+    "rules": 16_347,  # sizes of end stages; tokens of experts, regular slow steps; what pauses lie in
     "simulator": 13_633,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
-    "src": 22_631,  # an end that takes nothing apart; GEMMs in FP32; unnamed ranks; runs that overlap
+    "src": 22_640,  # an end that takes nothing apart; GEMMs in FP32; unnamed ranks; runs that overlap
     "traces": 10_072,  # plain events many at once; managed memory; calls without kernels
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }

@@ -1,11 +1,11 @@
 """Time that no cause accounts for cannot be advised on, and large shares mean that the capture or perfdoc
 itself misses something."""
 
-from perfdoc.results.figures import per_cent
+from perfdoc.results.figures import per_cent, significant
 from perfdoc.rules.engine.needs import ALL_WORK, WINDOW
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.rules.facts.capture import shares_gpu
+from perfdoc.rules.facts.capture import in_turns, shares_gpu
 
 META = Meta(
     title="Unexplained idle time",
@@ -22,6 +22,10 @@ _LOOK = (
     "Look at the gaps on the timeline: either the launch of what ran next is not in the capture, or it was "
     "queued and started late. On Windows and WSL the driver submits work in batches, which looks like the "
     "latter: measure on Linux."
+)
+_SPREAD = (
+    'Where layers are spread over the GPUs of one process (device_map="auto"), these work one after another: '
+    "take one process a GPU and FSDP or DDP, or a pipeline with micro-batches."
 )
 
 _ALONE = "Capture one process alone, or see on the timeline what the others run meanwhile."
@@ -42,7 +46,10 @@ def evaluate(case: Case) -> Verdict:
     if worst <= MAX_UNEXPLAINED_FRAC:
         return passes(evidence)
     reason, remedy = "no cause that the capture shows accounts for it", _LOOK
-    if not (launches := capture.capabilities["launch_correlation"]).available:
+    if busy := in_turns(case):
+        reason = f"{len(case.ranks)} GPUs of one process seem to take turns: {significant(busy, 2)} at a time"
+        remedy = _SPREAD
+    elif not (launches := capture.capabilities["launch_correlation"]).available:
         reason = "launches are not in the capture, so idle time has no cause"
         remedy = f"{'' if rank.events.partial else 'Capture the CUDA API too: '}{launches.remedy}"
     elif shares_gpu(case):

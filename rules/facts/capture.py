@@ -69,6 +69,22 @@ def shares_gpu(case: Case) -> bool:
     return any(note.code == "shared-gpu" for capture in case.captures for note in capture.notes)
 
 
+IN_TURNS = 1.5
+"""Devices of one process that run something at a time, in the mean: more, and they do not take turns."""
+
+
+def in_turns(case: Case) -> float:
+    """How many of several devices of one process run something at a time, where they seem to take turns, what
+    they wait for having been launched; 0 where that is not seen."""
+    longest = max((rank.ledger.total for rank in case.ranks), default=0)
+    processes = {(c.path, rank.device.process) for c in case.captures for rank in c.ranks}
+    known = all(c.capabilities["launch_correlation"].available for c in case.captures)
+    if len(case.ranks) < 2 or len(processes) > 1 or not known or not longest:
+        return 0.0
+    busy = sum(rank.ledger.total - rank.ledger.idle.total for rank in case.ranks) / longest
+    return busy if busy <= IN_TURNS else 0.0
+
+
 _HIDDEN = (
     "CUDA graphs were traced as a whole, which hides their kernels: nsys --cuda-graph-trace=node shows them"
 )

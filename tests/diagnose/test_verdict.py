@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from perfdoc.diagnose.verdict import Evidence, verdict_of
+from perfdoc.reports.summary import ranks_words
 from perfdoc.results import Evidence as Fact
 from perfdoc.results import Opportunity, Rank, RuleResult, StepTimes
 from perfdoc.results.capture_parts import Pause, StartUp
@@ -61,6 +62,16 @@ def two_steps(**leaves: int) -> Rank:
     """Leaves in milliseconds of two steps together."""
     made = rank(0, ledger(**{leaf: ms * MS for leaf, ms in leaves.items()}), steps=2)
     return made
+
+
+@pytest.mark.parametrize(("pids", "words"), [((7, 7), "2 GPUs of one process"), ((7, 8), "2 ranks")])
+def test_gpus_of_one_process_that_take_turns(pids: tuple[int, ...], words: str) -> None:
+    made = two_steps(compute=90, idle_unexplained=110)
+    ranks = [replace(made, rank=None, pid=pid, label=f"GPU {i}") for i, pid in enumerate(pids)]
+    assert ranks_words(ranks) == words
+    verdict, _ = verdict_of(ranks, [], [], seen(in_turns=0.9))
+    assert "2 of one process seem to take turns, 0.9 at a time" in verdict
+    assert "nothing in the capture says why" in verdict_of(ranks, [], [], seen())[0]
 
 
 @pytest.mark.parametrize(

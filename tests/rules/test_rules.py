@@ -62,6 +62,24 @@ def test_pd901_threshold(tmp_path: Path) -> None:
     assert result("PD901", measured(tmp_path, with_gap(40_100, kernel_ns=980_000))).state == "fires"
 
 
+@pytest.mark.parametrize(("processes", "launched"), [(1, True), (2, True), (1, False)])
+def test_pd901_of_gpus_of_one_process_that_take_turns(processes: int, launched: bool, tmp_path: Path) -> None:
+    """All is launched at once; each of two GPUs runs two kernels of 50 us, one after the other's: 50 of the
+    150 us between its first and its last are idle, and 1.33 GPUs run at a time over such a window."""
+    builder = TimelineBuilder()
+    made = [builder.process(pid=100 + i) for i in range(processes)]
+    threads = [process.thread() for process in made]
+    devices = [made[0].device(), made[-1].device(ordinal=1)]
+    for i in range(4):
+        launch = threads[i % 2 % processes], 10 * i, 10 * i + 1
+        at = 50_000 * (i + 1)
+        devices[i % 2].kernel(GEMM, at, at + 50_000, launch=launch if launched else None)
+    found = result("PD901", measured(tmp_path, builder))
+    assert found.state == "fires"
+    told = processes == 1 and launched
+    assert ("device_map" in found.remedy, "1.3 at a time" in found.reason) == (told, told)
+
+
 def test_pd902_wants_step_ranges_unless_a_window_was_given(tmp_path: Path) -> None:
     assert result("PD902", measured(tmp_path, with_gap(1))).state == "fires"
     for request in (WindowRequest(bounds_ns=(0, 100)), WindowRequest(whole_capture=True)):

@@ -25,7 +25,7 @@ from perfdoc.results.names import natural, opening, shorten
 from perfdoc.results.tables import CollectiveSize, Tables
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import Judged, judge
-from perfdoc.rules.facts.capture import shares_gpu, slowed_by
+from perfdoc.rules.facts.capture import in_turns, shares_gpu, slowed_by
 from perfdoc.rules.facts.culprit_words import why_blamed
 from perfdoc.rules.facts.degrees import CP, TP, expert_tp
 from perfdoc.rules.facts.exposed import usual_link
@@ -158,6 +158,7 @@ def _said(
         step_times=job.step_times,
         ranks_of_job=job.world_size or job.facts.world_size,
         collectives=job.tables.collectives,
+        in_turns=in_turns(case),
         shared_gpu=shares_gpu(case),
         doubts=unknown_class_words(ranks, analyses.kernels).strip(),
     )

@@ -79,6 +79,8 @@ class Evidence:
     """None unknown."""
     collectives: Sequence[CollectiveSize] = ()
     """With the number of ranks of their groups."""
+    in_turns: float = 0.0
+    """Devices of one process that run at a time, where they seem to take turns."""
     shared_gpu: bool = False
     doubts: str
     """What is hidden or of unknown class; empty where nothing much is."""
@@ -268,6 +270,9 @@ def _what(loss: str, frac: float, ranks: Sequence[Rank], seen: Evidence) -> str:
     idle = "the GPU is idle" if len(ranks) == 1 else "the GPUs are idle"
     if loss == "idle.unexplained" and seen.shared_gpu:
         return "the GPU is shared: another process's work runs, or it is idle and nothing says why"
+    if loss == "idle.unexplained" and seen.in_turns:
+        busy = significant(seen.in_turns, 2)
+        return f"{idle}: {len(ranks)} of one process seem to take turns, {busy} at a time"
     return _WAITS[loss].format(gpus=_gpus(ranks), idle=idle)
 
 
