@@ -20,6 +20,7 @@ STEP_PATTERNS: tuple[tuple[str, str], ...] = (
     ("perfdoc", rf"^{re.escape(vocabulary.STEP)}( \d+)?$"),
     ("Megatron-Bridge", r"^training_step_\d+$"),
     ("PyTorch profiler", r"^ProfilerStep\s?#\d+$"),
+    ("PaddlePaddle profiler", r"^ProfileStep#\d+$"),
     ("Lightning", r"^\[(pl|Lightning)\]\[profile\]run_training_batch$"),
     ("JAX", r"^(TSL:)?[\w.-]{1,64}#step_num=\d+(,[^#]{0,200})?#?$"),
     ("JAX", r"^(TSL:)?XlaModule:#([^#]{0,200},)?hlo_module=p?(jit|map)_+(\w{1,32}_)?step(,[^#]{0,200})?#$"),

@@ -250,14 +250,17 @@ def read_kineto(path: Path) -> Trace:
         recorded=rows.recorded,
         capabilities=dict.fromkeys(CAPABILITIES, Capability(available=False)),
     )
+    shown = capabilities(
+        trace,
+        launched_kernels=launched_kernels,
+        lists_gpus=facts.device_properties is not None,
+        named=(*rows.process_names, *rows.unknown),
+    )
+    if rows.of_paddle:  # whose users have none of PyTorch's switches
+        shown = {name: replace(one, remedy="") for name, one in shown.items()}
     return replace(
         trace,
-        capabilities=capabilities(
-            trace,
-            launched_kernels=launched_kernels,
-            lists_gpus=facts.device_properties is not None,
-            named=(*rows.process_names, *rows.unknown),
-        ),
+        capabilities=shown,
         notes=(
             *damage.notes(),
             *off_scale(trace),

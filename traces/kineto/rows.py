@@ -59,7 +59,7 @@ _EXTRAS = {
     "shapes": "operator shapes (record_shapes)",
     "memory": "every allocation (profile_memory)",
 }
-_AT_ONCE = 4096
+_AT_ONCE, _LOOKED_AT, _COLOUR = 4096, 8, b'"cname"'
 _SINGLY = frozenset("BEMIi")
 """Phases of which there are few, or which belong to another event."""
 _ANY_ARGS = frozenset((*OPERATORS, "user_annotation", "python_function"))
@@ -114,7 +114,7 @@ class EventRows(OddEvents):
         self._own_frame: dict[str, bool] = {}
         self._kernel_names: dict[str, tuple[int, int]] = {}
         self.payloads = PayloadRows(self.strings)
-        self._seen, self._halves = 0, Halves()
+        self._seen, self._halves, self.of_paddle = 0, Halves(), False
         self.unknown: Counter[str] = Counter()
         """Duration events by categories that are neither read nor known to be skipped."""
         self.unknown_on_device: Counter[str] = Counter()
@@ -142,6 +142,11 @@ class EventRows(OddEvents):
 
     def read(self, events: list[msgspec.Raw]) -> None:
         """Sort the next events of the file; those that cannot be read are counted."""
+        if self.of_paddle or (not self._seen and any(_COLOUR in bytes(e) for e in events[:_LOOKED_AT])):
+            from perfdoc.traces.kineto.paddle import as_kinetos, is_paddles  # most are of PyTorch
+
+            self.of_paddle = self.of_paddle or any(map(is_paddles, events[:_LOOKED_AT]))
+            events = list(map(as_kinetos, events)) if self.of_paddle else events
         for first in range(0, len(events), _AT_ONCE):
             self._read_some(events[first : first + _AT_ONCE])
 
