@@ -16,7 +16,6 @@ from perfdoc.analyzers.base.memory import give_back
 from perfdoc.analyzers.communication.ddp import Ddp, find_ddp
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity, without_launches
-from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.event_counts import (
     NO_LAUNCHED,
     event_counts,
@@ -191,6 +190,8 @@ def measure_trace(
                 trace, activity, known, launches, facts, by_ddp=by_ddp, kinds=kinds
             )
         elif device.process in on_cpu:
+            from perfdoc.analyzers.device.cpu_rank import cpu_activity
+
             on_cpu_found = cpu_activity(trace, index)
             if on_cpu_found is not None:
                 activity, estimated[index] = on_cpu_found

@@ -15,6 +15,7 @@ from perfdoc.records import dataclass
 Kind = Literal["forbidden", "ineffective", "inadvisable"]
 """`forbidden`: refused at start-up, or silently wrong. `ineffective`: changes nothing. `inadvisable`: works,
 and costs something."""
+_KINDS: tuple[Kind, ...] = get_args(Kind)
 _FILES = (
     *("parallel", "stage_layout", "data_parallel", "experts", "memory", "kernels", "environment", "trainer"),
     "megatron_lm",
@@ -72,7 +73,7 @@ def _filled(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         its = str(each[it]) if isinstance(each, Mapping) else ""
 
         def fill(part: Any, it: str = it, its: str = its) -> Any:
-            if isinstance(part, Mapping):
+            if isinstance(part, dict):
                 return {fill(key): fill(value) for key, value in part.items()}
             return part.replace("{it}", it).replace("{its}", its) if isinstance(part, str) else part
 
@@ -82,7 +83,7 @@ def _filled(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def _constraint(row: Mapping[str, Any], terms: Mapping[str, Term]) -> Constraint:
     try:
-        kind = next(kind for kind in get_args(Kind) if kind in row)
+        kind = next(kind for kind in _KINDS if kind in row)
         fix = tuple((name, frozen(value)) for name, value in row.get("fix", {}).items())
         return Constraint(
             name=row["name"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from perfdoc.records import dataclass
 
@@ -50,9 +50,8 @@ Value = bool | int | float | str | tuple[bool | int | float | str, ...] | None
 """What a setting says. Dtypes are fp32, bf16, fp16 or fp8."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spelling:
-    """One name under which a dialect knows a knob."""
+class Spelling(NamedTuple):
+    """One name under which a dialect knows a knob. There are 1,700, of which few are asked: no record."""
 
     dialect: Dialect
     name: str

@@ -55,6 +55,10 @@ ELSEWHERE = frozenset({"reinforcement", "plain_pytorch"})
 """Topics of settings that megatron-core and its trainers do not have."""
 
 
+_DIALECTS: Mapping[str, Dialect] = {dialect: dialect for dialect in DIALECTS}
+_TYPES = frozenset(get_args(Type))
+
+
 def table(name: str) -> Any:
     """A file of the catalogue as plain data."""
     return kept.table(_FOLDER / f"{name}.yaml")
@@ -91,7 +95,7 @@ def _knob(topic: str, entry: dict[str, Any]) -> Knob:
         )
         for name in ("choices", "notes", "depends"):
             rest[name] = tuple(rest.get(name, ()))
-        if rest["type"] not in get_args(Type):
+        if rest["type"] not in _TYPES:
             raise ValueError(f"type {rest['type']}")
         return Knob(topic=topic, spellings=spellings, **rest)
     except (TypeError, ValueError, KeyError) as error:
@@ -107,10 +111,9 @@ def _spellings(spelled: dict[str, Any]) -> Iterator[Spelling]:
 
 
 def _dialect(name: str) -> Dialect:
-    for dialect in DIALECTS:
-        if dialect == name:
-            return dialect
-    raise ValueError(f"there is no dialect {name}")
+    if (dialect := _DIALECTS.get(name)) is None:
+        raise ValueError(f"there is no dialect {name}")
+    return dialect
 
 
 def frozen(value: Any) -> Value:

@@ -14,7 +14,6 @@ from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.communication.known_groups import CallGroup, known_groups
 from perfdoc.analyzers.communication.payloads import peers_of_groups
 from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION, Communication
-from perfdoc.analyzers.device.cpu_rank import group_of, groups_of_one_rank
 from perfdoc.analyzers.device.dimension_names import dimension_of_group
 from perfdoc.analyzers.device.launches import group_sizes, innermost_at_launch
 from perfdoc.analyzers.device.view import DeviceView
@@ -155,6 +154,8 @@ def _groups(view: DeviceView, comm: Communication) -> tuple[I64, tuple[CallGroup
 def host_rows(view: DeviceView) -> CallRows:
     """Collectives of a CPU rank whose completion is known, from the ranges that the trainer names; as in its
     ledger without those of groups that have one member."""
+    from perfdoc.analyzers.device.cpu_rank import group_of, groups_of_one_rank
+
     trace = view.trace
     alone = groups_of_one_rank(trace, view.activity.device)
     wanted = {

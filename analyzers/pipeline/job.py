@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,16 +26,12 @@ from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.analyzers.pipeline.recorded_passes import completed
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.analyzers.pipeline.result import Certainty, RowSums, Sizes, measured, not_measured, split_idle
-from perfdoc.analyzers.pipeline.windows import (
-    CommonTime,
-    Window,
-    empty_ns,
-    fastest_by_bytes,
-    find_windows,
-)
 from perfdoc.records import dataclass
 from perfdoc.results.waits import PipelineAnalysis
 from perfdoc.traces.job_facts import JobFacts
+
+if TYPE_CHECKING:
+    from perfdoc.analyzers.pipeline.windows import CommonTime, Window
 
 
 def measure_pipeline(
@@ -70,6 +67,8 @@ def measure_pipeline(
         sources={**layout.sources, **({"stages": source} if source else {})},
         notes=layout.notes,
     )
+    from perfdoc.analyzers.pipeline.windows import fastest_by_bytes, find_windows
+
     fastest = fastest_by_bytes(usable)
     windows: list[Window] = []
     apart = Apart(stages_ns=0, neighbours_ns=0)
@@ -174,6 +173,8 @@ def _of_ranks(
     ranks: Sequence[PipelineRank], stages: Mapping[int, int], fastest: Mapping[int, int], sizes: Sizes
 ) -> PipelineAnalysis:
     """Each rank without the others: the wait for the first message is in it, what follows its last is not."""
+    from perfdoc.analyzers.pipeline.windows import empty_ns
+
     sums: dict[int, RowSums] = {}
     for position, rank in enumerate(ranks):
         if rank.state != "measured":

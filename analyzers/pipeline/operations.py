@@ -17,9 +17,7 @@ from perfdoc.analyzers.base.intervals import I64, Intervals, index_within
 from perfdoc.analyzers.communication.calls import CallGroup, CollectiveCalls
 from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.pipeline.events import find_events, where_posted
 from perfdoc.analyzers.pipeline.exchanges import EXCHANGES, Stretches, find_stretches, no_stretches
-from perfdoc.analyzers.pipeline.halves import Sides, split_blocks
 from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS, work_of_passes
 from perfdoc.records import dataclass
 from perfdoc.traces.table import Bool
@@ -211,6 +209,9 @@ def _laid_out(
     together: bool,
 ) -> RankOperations:
     """rows, waits: by step and operation. together: work reaches from one to the next."""
+    from perfdoc.analyzers.pipeline.events import find_events, where_posted
+    from perfdoc.analyzers.pipeline.halves import Sides, split_blocks
+
     begin, end = bounds
     start, done = calls.start_ns[rows], calls.end_ns[rows]
     is_message = np.isin(calls.operation, _codes(calls, MESSAGES))

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfdoc.analyzers.pipeline.chains import Chain, find_chains
-from perfdoc.analyzers.pipeline.known_schedules import Key, KnownSchedule, Pass, known_schedules
 from perfdoc.analyzers.pipeline.operations import COLLECTIVE, COMPUTE, MESSAGE, WAIT, RankOperations
 from perfdoc.records import dataclass
 
 if TYPE_CHECKING:
+    from perfdoc.analyzers.pipeline.chains import Chain
+    from perfdoc.analyzers.pipeline.known_schedules import Key, KnownSchedule, Pass
     from perfdoc.analyzers.pipeline.posted import Cut, Fit
 
 MANY_FRAC = 0.1
@@ -131,6 +131,8 @@ def find_schedule(ranks: Sequence[RankOperations]) -> JobSchedule:
         return JobSchedule(reason="no messages between stages are in the captures")
     if None in speaking or len(speaking) < sum(bool((r.kind == MESSAGE).any()) for r in ranks):
         return JobSchedule(reason="the captures do not say which ranks they are of")
+    from perfdoc.analyzers.pipeline.chains import find_chains
+
     chains = find_chains([ranks[i] for i in speaking.values()])
     if not chains:
         return JobSchedule(reason="messages do not tell which ranks are neighbours")
@@ -184,6 +186,7 @@ def _readings(
     posted: bool = False,
 ) -> Iterator[Reading]:
     """The schedules that fit all captured ranks of a pipeline. posted: as parts were cut."""
+    from perfdoc.analyzers.pipeline.known_schedules import known_schedules
     from perfdoc.analyzers.pipeline.posted import fit_posted  # most captures are of one rank
 
     mine = [(stage, rank) for stage, rank in enumerate(chain) if rank in parts]

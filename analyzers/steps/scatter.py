@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from math import comb, log, log1p, pi, sqrt
+from math import comb, log, log1p, pi, sqrt, tan
 
 import numpy as np
 
 from perfdoc.analyzers.base.binomial import at_least
-from perfdoc.analyzers.steps.slower import student_t
 from perfdoc.traces.table import F64, Bool
 
 LEAST = 0.03
@@ -32,7 +31,23 @@ AS_PEERS = 9.0
 """Times their variance: no more, and a rank scatters as its peers do."""
 CLEAR, MOST_ALIKE = 2.0, 0.9
 """Standard errors of what one step has in common with the next one; and how much of it is believed."""
-_t = lru_cache(maxsize=4096)(student_t)
+
+
+@lru_cache(maxsize=4096)
+def student_t(freedom: int, confidence: float) -> float:
+    """What Student's t of so many degrees of freedom stays below; confidence: from 0.5 to less than 1.
+
+    With t = sqrt(f) tan(a) the density of the angle is cos(a)^(f - 1), which is summed by the trapezoidal
+    rule; right to six digits.
+
+    >>> round(student_t(4, 0.99), 3)
+    3.747
+    """
+    angle = np.linspace(0, min(pi / 2, 40 / sqrt(freedom)), 40_001)
+    density = np.abs(np.cos(angle)) ** (freedom - 1)
+    below = np.concatenate(([0.0], np.cumsum(density[1:] + density[:-1])))
+    at = float(np.interp((2 * confidence - 1) * below[-1], below, angle))
+    return sqrt(freedom) * tan(at)
 
 
 def slow_steps(takes: F64, m: int, over: F64, others: F64) -> Bool | None:
@@ -118,7 +133,8 @@ def _is_beyond(logs: F64, m: int) -> bool:
     around = logs - each[:, None]
     looks = ((around, ranks * (steps - 1)), (around - around.mean(axis=0), (ranks - 1) * (steps - 1)))
     sure, of_both = 1 - CHANCE / ranks, np.sqrt((1 + OF_MEDIAN / (ranks - 1)) / steps)
-    return beyond > 0 and any(beyond > _t(free, sure) * of_both * _scatter(of, free, m) for of, free in looks)
+    scatters = ((student_t(free, sure), _scatter(of, free, m)) for of, free in looks)
+    return beyond > 0 and any(beyond > t * of_both * scatter for t, scatter in scatters)
 
 
 def _scatter(rest: F64, free: int, m: int) -> float:

@@ -25,10 +25,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
-from functools import lru_cache
 
 import numpy as np
 
+from perfdoc.analyzers.steps.scatter import student_t
 from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent
 
@@ -45,23 +45,6 @@ MAX_NOISE_FRAC = 0.03
 """More noise of a single test than this, and than the practical limit, hides what the gate is to see."""
 MIN_SPREAD_FRAC = 0.002
 """Few runs may agree by chance: no less spread than this is believed of them."""
-
-
-@lru_cache(maxsize=256)
-def student_t(freedom: int, confidence: float) -> float:
-    """What Student's t of so many degrees of freedom stays below; confidence: from 0.5 to less than 1.
-
-    With t = sqrt(f) tan(a) the density of the angle is cos(a)^(f - 1), which is summed by the trapezoidal
-    rule; right to six digits.
-
-    >>> round(student_t(4, 0.99), 3)
-    3.747
-    """
-    angle = np.linspace(0, min(math.pi / 2, 40 / math.sqrt(freedom)), 40_001)
-    density = np.abs(np.cos(angle)) ** (freedom - 1)
-    below = np.concatenate(([0.0], np.cumsum(density[1:] + density[:-1])))
-    at = float(np.interp((2 * confidence - 1) * below[-1], below, angle))
-    return math.sqrt(freedom) * math.tan(at)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.communication.table import bus_bandwidth_gbps
 from perfdoc.analyzers.device.activity import DIMENSIONS, PEER_COPY
-from perfdoc.analyzers.device.cpu_rank import TRANSPORT
 from perfdoc.analyzers.device.launches import group_sizes
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.records import dataclass
@@ -56,6 +55,8 @@ def sized_calls(view: DeviceView, calls: CollectiveCalls) -> SizedCalls:
     of_group = np.array([*(g.size or UNKNOWN for g in calls.groups), UNKNOWN], np.int64)
     listed = of_group[calls.group]
     if view.activity.on_host:
+        from perfdoc.analyzers.device.cpu_rank import TRANSPORT
+
         return SizedCalls(
             transports=(TRANSPORT,),
             transport=np.zeros(count, np.int32),

@@ -25,7 +25,6 @@ from perfdoc.records import dataclass
 from perfdoc.simulator.engine import GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.engine.schedule import topological_order
-from perfdoc.simulator.replay.cpu_tasks import cpu_tasks
 from perfdoc.simulator.replay.rank_tasks import EVERY, RankTasks, rank_tasks, unknown
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.table import F64, Bool, unique
@@ -192,7 +191,12 @@ def rebuild_rank(
     most: of more tasks only what a replay asks for is filled, in half the memory; no edit may follow.
     """
     activity, window = view.activity, view.window
-    tasks = cpu_tasks(view) if activity.on_host else rank_tasks(view, most)
+    if activity.on_host:
+        from perfdoc.simulator.replay.cpu_tasks import cpu_tasks
+
+        tasks = cpu_tasks(view)
+    else:
+        tasks = rank_tasks(view, most)
     count = len(tasks.start_ns)
     whole = count <= most
     comm = activity.communication

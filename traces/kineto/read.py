@@ -39,7 +39,7 @@ from perfdoc.traces.kineto.document import read_events
 from perfdoc.traces.kineto.limits import capabilities, notes, off_scale
 from perfdoc.traces.kineto.rows import EventRows
 from perfdoc.traces.lengths import mended
-from perfdoc.traces.memory.read import MAX_BYTES
+from perfdoc.traces.memory import MAX_BYTES
 from perfdoc.traces.model import (
     CAPABILITIES,
     UNKNOWN,

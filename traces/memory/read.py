@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.traces.errors import TraceError, require_regular
+from perfdoc.traces.memory import MAX_BYTES
 from perfdoc.traces.memory.model import (
     MemoryAnnotations,
     MemoryBlocks,
@@ -33,20 +34,11 @@ from perfdoc.traces.validate import MAX_TIME_NS
 
 MAX_FILE_BYTES = 1 << 30
 """Reading takes 8 GiB then, at most."""
-MAX_BYTES = 1 << 48
-"""256 TiB: no device has an allocation of that size."""
 MAX_ADDRESS = 1 << 62
-
-SUFFIXES = (".pickle", ".pkl")
 
 _PROGRAM = Path(__file__).with_name("unpickle.py")
 _REMEDY = "Give the file that torch.cuda.memory._dump_snapshot wrote, whole."
 _SMALLER = "Record a shorter history: torch.cuda.memory._record_memory_history(max_entries=1000000)."
-
-
-def is_snapshot_name(name: str) -> bool:
-    """Whether a file of this name is taken for a memory snapshot."""
-    return name.lower().endswith(SUFFIXES)
 
 
 def read_memory_snapshot(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> MemorySnapshot:

@@ -6,7 +6,7 @@ import numpy as np
 
 from perfdoc.traces.damage import IMPOSSIBLE_MEMORY, Damage
 from perfdoc.traces.errors import TraceError
-from perfdoc.traces.memory.read import MAX_BYTES
+from perfdoc.traces.memory import MAX_BYTES
 from perfdoc.traces.model import UNKNOWN
 from perfdoc.traces.more_tables import MemoryUse
 from perfdoc.traces.nsys.ids import Ids

@@ -15,7 +15,7 @@ from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import find_captures
-from perfdoc.traces.memory.read import is_snapshot_name
+from perfdoc.traces.memory import is_snapshot_name
 
 if TYPE_CHECKING:
     from perfdoc.analyzers.memory.snapshot import MemoryFiles

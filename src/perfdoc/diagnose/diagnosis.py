@@ -11,7 +11,6 @@ from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory
-from perfdoc.analyzers.roles.measure import measure_roles
 from perfdoc.diagnose.account import account_of, contradicted_words, unknown_class_words, waiting_words
 from perfdoc.diagnose.job import job_configuration, job_of
 from perfdoc.diagnose.quality import contradiction_notes, mistakes_in, quality_of
@@ -22,6 +21,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.names import natural, opening, shorten
+from perfdoc.results.roles import MANY
 from perfdoc.results.tables import CollectiveSize, Tables
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import Judged, judge
@@ -180,6 +180,11 @@ def _analyses(
     facts: d.Job,
 ) -> d.Analyses:
     replayed = whole.replayed
+    roles = None
+    if len(ranks) > MANY:
+        from perfdoc.analyzers.roles.measure import measure_roles
+
+        roles = measure_roles(ranks, facts, job.pipeline)
     return d.Analyses(
         kernels=kernels_of(captures),
         host_gaps=host_gaps_of(ranks),
@@ -193,7 +198,7 @@ def _analyses(
         job_model=replayed.modelled,
         memory=whole.memory,
         kernel_efficiency=job.efficiency,
-        roles=measure_roles(ranks, facts, job.pipeline),
+        roles=roles,
         what_if=whole.case.what_if,
     )
 
