@@ -158,8 +158,10 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         ("the step without it", step),
     ]
     how = _cure(case, cause)
-    part = {"slow_rank": computing_part(how), "late_host": "host process"}.get(cause.kind)
-    note = cause.note.capitalize()
+    part = {"slow_rank": computing_part(how), "late_host": "host process", "slow_link": "link"}.get(
+        cause.kind
+    )
+    note = opening(cause.note)
     several = "es" if cause.kind == "late_host" else "s"
     check = check_of(f"{part}{'' if is_one(cause) else several}", who(cause)) if part else ""
     verdict, advice = _told, []

@@ -177,6 +177,28 @@ def test_pd303_leads_where_the_replay_of_operations_names_the_same_rank(
     assert result("PD303", _without_rank(doubted, 2, 1.5 * saved_ns / 1e6)).reason != LAST_IN
 
 
+def test_pd303_of_a_link_says_to_check_it(tmp_path: Path) -> None:
+    """250 us of a step of 1 ms; sizes keep their unit."""
+    case = planted(tmp_path, JobSpec(dp=4, micro_batches=2))
+    cause = WhatIfCause(
+        kind="slow_link",
+        ranks=[1, 3],
+        ratio=6.0,
+        peers=1,
+        step_ns=750_000,
+        saved_ns=250_000,
+        low_ns=250_000,
+        high_ns=250_000,
+        note="6 ms for 128.0 MiB, theirs 1 ms",
+        kinds_of_wait=["DP reduce-scatter"],
+    )
+    of = {"steps": 2, "measured_ns": 1_000_000, "step_ns": 1_000_000}
+    what_if = replace(no_what_if(""), state="measured", causes=[cause], **of)
+    found = result("PD303", replace(case, what_if=what_if))
+    assert found.action == "Check the links of ranks 1 and 3"
+    assert "128.0 MiB, theirs 1 ms." in found.remedy
+
+
 def _without_rank(case: Case, rank: int, saved_ms: float = 2.0) -> Case:
     """The replay tried the lateness of this one."""
     case = predicting(case, without_straggler_dp=(saved_ms / 2, saved_ms, saved_ms * 1.5))
