@@ -89,29 +89,34 @@ def _in_folder(folder: Path) -> list[Path]:
     captures = _captures_in(folder)
     if not captures:
         _require_profiled(folder)
-        if inner := _inner(folder):
+        if inner := _inner(folder) or [deep for child in _folders(folder)[-_FEW:] for deep in _inner(child)]:
             remedy = f"Give one job's: perfdoc analyze {shlex.quote(str(inner[-1]))}"
             if len(_captures_in(inner[-1])) == 1 < len(inner):
-                remedy = f"If each holds a rank: perfdoc analyze {shlex.quote(str(folder))}/*"
-            words = f"is a folder without traces, but {inner[-1].name} in it has some."
+                remedy = f"If each holds a rank: perfdoc analyze {shlex.quote(str(inner[-1].parent))}/*"
+            words = f"is a folder without traces, but {inner[-1].relative_to(folder)} in it has some."
             raise TraceError(folder, words, remedy)
         raise TraceError(folder, "is a folder without traces.", accepted())
     return captures
 
 
-_LOOKED_INTO = 64
+_LOOKED_INTO, _FEW = 64, 8
+"""Folders of a folder; and of these, where none of them holds traces itself."""
 
 
 def _inner(folder: Path) -> list[Path]:
     """Folders of a folder that hold traces, in natural order, of the last that are looked into: torchtitan
     makes one for each profiled iteration."""
     found: list[Path] = []
-    with contextlib.suppress(OSError):
-        inner = sorted((child for child in folder.iterdir() if child.is_dir()), key=_natural)
-        for child in inner[-_LOOKED_INTO:]:
-            with contextlib.suppress(TraceError):  # one that cannot be listed hides no other
-                found += [child] if _captures_in(child) else []
+    for child in _folders(folder)[-_LOOKED_INTO:]:
+        with contextlib.suppress(TraceError):  # one that cannot be listed hides no other
+            found += [child] if _captures_in(child) else []
     return found
+
+
+def _folders(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return sorted((child for child in folder.iterdir() if child.is_dir()), key=_natural)
+    return []
 
 
 def _require_profiled(folder: Path) -> None:

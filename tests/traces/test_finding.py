@@ -166,6 +166,19 @@ def test_a_folder_of_folders_names_the_last_that_has_traces(tmp_path: Path) -> N
     assert len(find_captures([f"{tmp_path}/*"])) == 2
 
 
+def test_a_folder_of_such_folders_names_the_last_too(tmp_path: Path) -> None:
+    """torchtitan's: outputs/profile_traces/iteration_10."""
+    for name in ("iteration_9", "iteration_10"):
+        (tmp_path / "profile_traces" / name).mkdir(parents=True)
+        for rank in range(2):
+            (tmp_path / "profile_traces" / name / f"rank{rank}_trace.json").write_bytes(KINETO)
+    (tmp_path / "tb").mkdir()
+    with pytest.raises(TraceError) as refused:
+        find_captures([str(tmp_path)])
+    assert "but profile_traces/iteration_10 in it" in refused.value.what
+    assert refused.value.remedy.endswith(f" {tmp_path / 'profile_traces' / 'iteration_10'}")
+
+
 def test_a_run_that_was_not_profiled_says_so(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     made = a_manifest()
