@@ -259,7 +259,8 @@ def _is_blamed(case: Case, straggler: Straggler, gain: Gain | None) -> bool:
     latest, first = case.job.skew.latest, next(iter(leading(case.what_if)), None)
     named = latest is not None and latest.name == straggler.name and latest.cause not in ("waiting", "before")
     sure = _prediction(case, straggler) is not None and _would_repeat(case, straggler)
-    another = first is not None and (first.kind not in _KINDS or not _is_of(case, first, straggler))
+    of_it = first is not None and (straggler.rank in first.ranks or straggler.name in first.captures)
+    another = first is not None and (first.kind not in _KINDS or not of_it)
     if not (named or sure) or another or any(rank.window.runs_once for rank in case.ranks):
         return False
     if may_be_data(straggler):
@@ -271,13 +272,6 @@ def _is_blamed(case: Case, straggler: Straggler, gain: Gain | None) -> bool:
     waited = largest_loss([r.ledger for r in case.ranks])[0].startswith("exposed_comm")
     leads = sure and waited and ratio is not None and costs is not None and costs >= LEADS_FRAC
     return leads or _is_as_much(case, gain)
-
-
-def _is_of(case: Case, cause: WhatIfCause, straggler: Straggler) -> bool:
-    """Whether a cause is of that rank; one without a number is known by its device and file."""
-    labels = zip(case.ranks, case.job.labels, strict=False)
-    files = [rank.calls.label for rank, label in labels if label == straggler.name]
-    return straggler.rank in cause.ranks or any(file in cause.captures for file in files)
 
 
 LEAST_TIMES = 1.03
