@@ -35,6 +35,11 @@ _MAGIC = (
         "is a Python pickle, and no trace.",
         "A memory snapshot of PyTorch is read, with a trace or alone, if its name ends in .pickle.",
     ),
+    (
+        rb"\s*(?:Generating SQLite file|NOTICE: Existing SQLite|Processing \[)",
+        "is a table of figures.",
+        _SQLITE,
+    ),
     (rb'(?:"?[\w %()/-]+"?,){2,}"?[\w %()/-]+"?\r?\n', "is a table of figures.", _SQLITE),
 )
 _SUFFIXES = {
@@ -80,7 +85,11 @@ _DOCUMENTS = (
     (rb'"pg_config"\s*:|"comm_lib_version"', "is a flight record of NCCL, and no trace.", _TORCH),
     (rb'"device_traces"\s*:|"segments"\s*:', "is a memory snapshot, and no trace.", _TORCH),
     (rb"speedscope", "is a profile of Python (speedscope).", _TORCH),
-    (rb'\A\s*\{"Type":|"(?:CudaEvent|NvtxEvent|TraceProcessEvent)"\s*:', "is JSON of nsys.", _SQLITE),
+    (
+        rb'\A\s*\{"Type":|"(?:CudaEvent|NvtxEvent|TraceProcessEvent|globalPid)"\s*:',
+        "is JSON of nsys.",
+        _SQLITE,
+    ),
 )
 
 

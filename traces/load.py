@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoc.traces.errors import TraceError, require_regular
+from perfdoc.traces.foreign import what_is
 from perfdoc.traces.formats import accepted, format_of, is_parquet_folder, named_as, tool_of
 from perfdoc.traces.model import Trace
 from perfdoc.traces.summary_file import SUFFIX, is_summary
@@ -95,6 +96,8 @@ def _in_folder(folder: Path) -> list[Path]:
                 remedy = f"If each holds a rank: perfdoc analyze {shlex.quote(str(inner[-1].parent))}/*"
             words = f"is a folder without traces, but {inner[-1].relative_to(folder)} in it has some."
             raise TraceError(folder, words, remedy)
+        if (told := what_is(b"ARROW1", "")) and any(folder.glob("*.arrow")):
+            raise TraceError(folder, *told)
         raise TraceError(folder, "is a folder without traces.", accepted())
     return captures
 

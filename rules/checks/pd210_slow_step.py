@@ -39,6 +39,8 @@ _GROWS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """By leaf of the ledger what the step has more of, and where to look."""
 _REGULAR = 3
+_FEWEST, LATER_TIMES, _COMPUTES_FRAC = 3, 1.15, 0.8
+"""Steps on either side of a lasting change; times as long as any before each is; of it, in computing."""
 _BY_DESIGN = (
     "See whether the optimizer runs in one step in {} alone: of gradients that are accumulated that is by "
     "design, and an iteration is so many steps."
@@ -48,9 +50,12 @@ _LOOK = "Look at that step on the timeline, and at what else used its network an
 
 def evaluate(case: Case) -> Verdict:
     """Fires if steps far above the median (5 scaled MADs), `MAX_SLOW_FRAC` of all at most, cost 3 % of the
-    window; as information where it is the first step alone, in which profilers and caches start."""
+    window; as information where it is the first step alone, in which profilers and caches start. And if from
+    one step on all compute longer than any before."""
     usual, slow = given(case.job.step_times.analysed), _slow(case)
     mean_ns = usual.mean_ns or usual.median_ns
+    if (later := _later(case)) and mean_ns - later[1] >= LEADS_FRAC * mean_ns:
+        return _told_later(*later, mean_ns)
     others_ns, like = _others(usual, slow)
     more_ns = max(mean_ns - others_ns, 0) if slow else 0
     cost = more_ns / mean_ns if mean_ns else 0.0
@@ -94,6 +99,37 @@ def evaluate(case: Case) -> Verdict:
         ),
         verify="Capture as many steps again: none is far above the median.",
         false_alarm="A step that does more by design: it evaluates, saves or logs, every so many steps.",
+    )
+
+
+def _later(case: Case) -> tuple[str, float, float] | None:
+    """(The first step of those from which on all are longer than any before, mean ns before and from there
+    on), where computing takes that on each rank; None where steps do not part so."""
+    found = []
+    for of in (rank.step_ledgers for rank in case.ranks if rank.step_ledgers.state == "measured"):
+        times, compute = of.duration_ns, of.leaf_ns["compute"]
+        for at in range(_FEWEST, len(times) - _FEWEST + 1):
+            mean, later = float(times[:at].mean()), float(times[at:].mean())
+            grown = compute[at:].mean() - compute[:at].mean() >= _COMPUTES_FRAC * (later - mean)
+            if grown and times[at:].min() >= LATER_TIMES * times[:at].max():
+                found.append((of.names[at], mean, later))
+    same = len(found) == len(case.ranks) and len({name for name, *_ in found}) == 1
+    return max(found, key=lambda one: one[2]) if same else None
+
+
+def _told_later(step: str, before_ns: float, after_ns: float, mean_ns: float) -> Verdict:
+    said = f"from {shorten(step, 48)} on steps compute {significant(after_ns / before_ns)} times as long"
+    most = "upper bound, not predicted: all steps as short as the first ones"
+    ms = max(mean_ns - before_ns, 0.0) / 1e6
+    return fires(
+        action="Find why the later steps compute longer",
+        blames=opening(said),
+        reason=said,
+        evidence=[("a step before", brief(before_ns)), ("from there on", brief(after_ns))],
+        remedy="Look at the GPU's clock, power and temperature from that step on, and at sequence lengths.",
+        gain=Gain(low_ms=0.0, mid_ms=None, high_ms=ms, method="ceiling", assumptions=[most]),
+        verify="Capture as many steps again: the last ones take no longer than the first.",
+        false_alarm="Sequences that grow, or more work by design from that step on.",
     )
 
 

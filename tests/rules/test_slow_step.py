@@ -175,3 +175,29 @@ def test_a_slow_step_among_scattered_ones_is_compared_with_the_median(tmp_path: 
     found = result("PD210", case_of(tmp_path, *laid_out([(us, 0) for us in steps])))
     assert "times as long as the median step, " in found.blames
     assert found.evidence[-1].value == "682 µs, not 924 µs"
+
+
+@pytest.mark.parametrize(
+    ("slow", "since"),
+    [
+        ((5, 6, 7, 8), "From perfdoc.step 5 on steps compute 1.5 times as long"),
+        ((7, 8), ""),  # two steps are no lasting change
+        ((3, 5, 7), ""),  # nor are some among others
+    ],
+)
+def test_steps_that_compute_longer_from_one_on(slow: Sequence[int], since: str, tmp_path: Path) -> None:
+    """Nine steps of 600 us, those of 900: with four of them the mean is 733, 133 above the first ones."""
+    steps = [(800, 0) if i in slow else EVEN for i in range(9)]
+    found = result("PD210", case_of(tmp_path, *laid_out(steps, steps)))
+    assert found.blames.startswith("From") is bool(since)
+    if since:
+        assert found.blames == since
+        assert found.gain is not None
+        assert found.gain.high_ms == pytest.approx(0.133, abs=0.001)
+
+
+def test_steps_in_which_others_are_waited_for_do_not_compute_longer(tmp_path: Path) -> None:
+    """One of two ranks computes longer from step 5 on; the other waits for it."""
+    late = [(800, 0) if i > 4 else EVEN for i in range(9)]
+    found = result("PD210", case_of(tmp_path, *laid_out(late, [EVEN] * 9)))
+    assert not found.blames

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.traces import TraceError
-from perfdoc.traces.load import read_trace
+from perfdoc.traces.load import find_captures, read_trace
 
 EVENT = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10, "dur": 5}
 TRACE = json.dumps({"traceEvents": [EVENT]}).encode()
@@ -63,6 +63,13 @@ FILES: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
         lambda: b'"Time (%)","Total (ns)",Name\n5,1,gemm\n',
         "table",
         "nsys",
+    ),
+    "stats": ("s.csv", lambda: b"\nNOTICE: Existing SQLite export found: r.sqlite\n", "table", "nsys export"),
+    "rows": (
+        "r.jsonl",
+        lambda: b'{"globalPid": 7}\n{"globalPid": 7}\n',
+        "JSON of nsys",
+        "sqlite",
     ),
     "xplane": ("host.xplane.pb", lambda: b"\x0a\x12abc", "XPlane", "nsys profile"),
     "perfetto": ("out.pftrace", lambda: b"\x0a\x12\x08\x01", "Perfetto", "torch.profiler"),
@@ -127,3 +134,9 @@ def test_a_report_of_an_old_nsys_is_a_report(tmp_path: Path, monkeypatch: pytest
     path.write_bytes(b"NVIDIA")
     with pytest.raises(TraceError, match="Nsight Systems report"):
         read_trace(path)
+
+
+def test_a_folder_of_arrow_tables_is_an_export(tmp_path: Path) -> None:
+    (tmp_path / "CUPTI_ACTIVITY_KIND_KERNEL.arrow").write_bytes(b"ARROW1")
+    with pytest.raises(TraceError, match="export of a form that is not read"):
+        find_captures([str(tmp_path)])
