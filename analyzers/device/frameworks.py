@@ -72,7 +72,7 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
         "deepspeed": ("deepspeed/", "deepspeed.", "DeepSpeedEngine", "DeepSpeedZeroOptimizer"),
         "lightning": ("[pl][", "pytorch_lightning", "lightning/pytorch", "[Strategy]", "[LightningModule]"),
         "transformers": ("transformers/trainer.py", "transformers.trainer"),
-        "vllm": ("vllm::", "vllm/", "vllm."),
+        "vllm": ("vllm::", "vllm/", "vllm.", "\nVLLM::"),
         "sglang": ("sglang/", "sglang::", "sgl_kernel", "sglang."),
         "tensorrt_llm": ("tensorrt_llm", "\n[Executor] _forward_step"),
         "tgi": ("text_generation_server",),

@@ -99,14 +99,14 @@ def python_split(
         if between is not None:
             between_ns += between.overlap_ns(rest)
             rest = rest - between
-        long = _pauses(calls, thread, outside, view.window.start_ns, graphs=False)
+        long = _pauses(calls, thread, outside, view.window.start_ns)
         silent = long if between is None else long | between
         sent = pauses_with_sent(view.trace, view.activity.device, silent, view.window.steps)
         offloaded_ns += sent.overlap_ns(outside)
         pauses = _inside(long, rest)
         copied_ns += copied.overlap_ns(pauses)
-        if _launches_graphs(view, calls, thread):
-            pauses = _inside(_pauses(calls, thread, rest, view.window.start_ns, graphs=True), rest)
+        if most_ns := _graphs_max_ns(view, calls, thread):
+            pauses = _inside(_pauses(calls, thread, rest, view.window.start_ns, most_ns), rest)
             between_ns += (pauses - in_steps).total_ns
             pauses, by_graphs = _inside(pauses, in_steps), True
         pausing_ns += pauses.total_ns
@@ -131,27 +131,35 @@ def _before_copies(view: DeviceView, idle: HostIdle) -> Intervals:
     return union(idle.piece_start_ns[ended], idle.piece_end_ns[ended])
 
 
-def _launches_graphs(view: DeviceView, calls: HostCalls, thread: int) -> bool:
-    """Whether most of what a thread launches are whole graphs, as of an iteration: two a step at most; where
-    none is known, two for each wait for the device. A graph a layer is launched as kernels are."""
+def _graphs_max_ns(view: DeviceView, calls: HostCalls, thread: int) -> int:
+    """The longest time between calls that counts as launching on a thread that launches whole graphs, as of
+    an iteration: two a step at most; where none is known, two for each wait for the device. 0 of any other: a
+    graph a layer is launched as kernels are."""
     mine = calls.of_thread(thread)
     often = view.window.steps or int(np.count_nonzero(calls.kind[mine] == CallKind.SYNCHRONISING))
     launches = calls.kind[mine] == CallKind.LAUNCH
     name, count = np.unique(calls.name[mine][launches], return_counts=True)
     graphs = np.array([is_graph_launch(view.trace.strings[i]) for i in name.tolist()], np.bool_)
     launched = int(count[graphs].sum())
-    return 2 * launched > int(count.sum()) and launched <= _GRAPHS_A_STEP * often
+    if not 0 < launched <= _GRAPHS_A_STEP * often:
+        return 0
+    whole, kernels = (
+        int((t.end_ns - t.start_ns)[t.device == view.activity.device].sum())
+        for t in (view.trace.graph_launches, view.trace.kernels)
+    )
+    mostly = 2 * launched > int(count.sum())
+    return _GRAPHS_MAX_NS if mostly else _SPARSE_MAX_NS if whole > kernels else 0
 
 
-def _pauses(calls: HostCalls, thread: int, idle: Intervals, begin_ns: int, *, graphs: bool) -> Intervals:
-    """When a thread was in no CUDA call for longer than launching takes, from `begin_ns` to the end of the
-    idle time."""
+def _pauses(calls: HostCalls, thread: int, idle: Intervals, begin_ns: int, most_ns: int = 0) -> Intervals:
+    """When a thread was in no CUDA call for longer than launching takes, or most_ns, from `begin_ns` to the
+    end of the idle time."""
     mine = calls.of_thread(thread)
     start, kind = calls.start_ns[mine], calls.kind[mine]
     if not len(idle):
         return EMPTY
     apart = union(start, calls.end_ns[mine]).gaps(begin_ns, int(idle.end_ns[-1]))
-    longest = _GRAPHS_MAX_NS if graphs else launching_max_ns(np.sort(start[kind == CallKind.LAUNCH]))
+    longest = most_ns or launching_max_ns(np.sort(start[kind == CallKind.LAUNCH]))
     some = apart.end_ns - apart.start_ns > longest
     return Intervals(apart.start_ns[some], apart.end_ns[some])
 

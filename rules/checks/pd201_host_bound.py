@@ -122,6 +122,10 @@ _FIND_SERVING = (
     "without --disable-overlap-schedule), and more sequences in a batch."
 )
 
+_ALLOCATE = (
+    "Allocate before the loop. PyTorch frees and allocates again where memory is nearly full, or where "
+    "empty_cache() is called: leave room, and call it in no step."
+)
 _FIND_OFFLOADED = (
     "What steps copy to the host comes back behind these pauses: if their optimizer runs there (offload), it "
     "is what the GPU waits for. Keep it on the GPU where memory allows, shard its states over more ranks, or "
@@ -148,11 +152,15 @@ def evaluate(case: Case) -> Verdict:
     if gain and limit and launching < share and (gain.mid_ms or 0.0) > (limit.high_ms or 0.0):
         gain = limit  # the replay takes these waits away too, more than launching causes
     part = at_most(gain, "predicted for whole layers in graphs; here experts stay outside the graphs")
+    allocates = 2 * (case.share(lambda r: r.host.idle_split.allocation_ns or 0) or 0.0) >= share > 0
     return fires(
+        action="Keep allocations out of steps" if allocates else "",
         reason="kernels are launched too late" + (SLOWED if slowed_by(case) else ""),
         evidence=evidence,
-        remedy=" ".join([_remedy(case), *_beside_launching(case)]),
-        advice=[*graph_advice(case, gain, part), *larger(case, _LARGER)] or _larger_tensors(case),
+        remedy=_ALLOCATE if allocates else " ".join([_remedy(case), *_beside_launching(case)]),
+        advice=[]
+        if allocates
+        else [*graph_advice(case, gain, part), *larger(case, _LARGER)] or _larger_tensors(case),
         gain=limit if gain is None or gain.is_predicted else gain,
         verify="Run again: idle.host in the ledger falls, and launch-queue depth stays above 0.",
         false_alarm="Tracing slows the host, most of all for many short calls; compare profiled with "

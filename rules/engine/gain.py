@@ -45,13 +45,11 @@ def most_saved_ms(case: Case, of: Of, *, anywhere: bool) -> float | None:
         return None
     units = [r.window.steps if case.unit == "step" else 1 for r in case.ranks]
     waits = waiting_ns(case)
-    own = {id(r): of(r) + waits[id(r)] for r in case.ranks}
+    alone = min((of(r) + waits[id(r)]) / n for r, n in zip(case.ranks, units, strict=True))
     if anywhere:  # what waits for a host is lost once, beside communication too; what a device computes stays
-        own = {
-            id(r): min(own[id(r)], r.ledger.total - (0 if r.on_host else r.ledger.compute))
-            for r in case.ranks
-        }
-    alone = min(own[id(r)] / n for r, n in zip(case.ranks, units, strict=True))
+        kept = (0 if r.on_host else r.ledger.compute for r in case.ranks)
+        left = (r.ledger.total - ns for r, ns in zip(case.ranks, kept, strict=True))
+        alone = min(alone, *(ns / n for ns, n in zip(left, units, strict=True)))
     each = [of(r) / n for r, n in zip(case.ranks, units, strict=True)]
     if len(each) == 1:
         return alone / 1e6

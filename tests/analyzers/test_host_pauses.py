@@ -122,3 +122,26 @@ def test_silence_between_whole_graphs_is_no_launching(
             main.range(f"step {i // graphs_a_step}", at + 250 * US, last + 920 * US)
     split = host_activity(view_of(builder, tmp_path))[0].idle_split
     assert ((split.between_steps_ns or 0) // US, (split.pausing_ns or 0) // US) == (between, pausing)
+
+
+@pytest.mark.parametrize(("graph_us", "between"), [(900, 5 * 2_980), (5, 0)])
+def test_few_launches_beside_graphs_that_take_the_time(tmp_path: Path, graph_us: int, between: int) -> None:
+    """Two kernels of 4 us and a graph an iteration of 4 ms, then a wait for it until 2 ms, and no call until
+    980 us of the next: 2,980 us five times. Not where the kernels take longer than the graph."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    main, device = process.thread(), process.device()
+    for i in range(6):
+        at = 4_000 * US * i
+        for early in (980, 990):
+            device.kernel(
+                GEMM,
+                at + (early + 5) * US,
+                at + (early + 9) * US,
+                launch=(main, at + early * US, at + (early + 2) * US),
+            )
+        begin = at + (2_000 - graph_us) * US
+        device.graph_launch(1, begin, at + 2_000 * US, launch=(main, at + 1_000 * US, at + 1_004 * US))
+        main.synchronize("device", at + 1_005 * US, at + 2_000 * US)
+    split = host_activity(view_of(builder, tmp_path))[0].idle_split
+    assert (split.between_steps_ns or 0) // US == between

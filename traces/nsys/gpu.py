@@ -99,10 +99,8 @@ def read_copies(source: NsysSource, ids: Ids) -> Copies:
     return Copies(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in Copies.column_names()})
 
 
-_MANAGED = (11, 12)
-"""ENUM_CUDA_MEMCPY_OPER: pages of managed memory that move to the device, or back."""
-_MANY_FRAC = 0.01
-"""Of the time of kernels: moving pages for less is no matter."""
+_MANAGED, _MANY_FRAC = (11, 12), 0.01
+"""ENUM_CUDA_MEMCPY_OPER of pages of managed memory that move; the time for it that counts, of kernels'."""
 
 
 def migrations(source: NsysSource, kernels_ns: int) -> list[Note]:
@@ -111,16 +109,10 @@ def migrations(source: NsysSource, kernels_ns: int) -> list[Note]:
     moved = np.isin(c["copyKind"], _MANAGED)
     if int((c["end"] - c["start"])[moved].sum()) <= _MANY_FRAC * kernels_ns:
         return []
-    mib = int(np.maximum(c["bytes"][moved], 0).sum()) >> 20
-    return [
-        Note(
-            code="managed-memory",
-            message=f"Pages of managed memory moved {int(moved.sum()):,} times, {mib:,} MiB: a kernel that "
-            "waits for a page counts as compute.",
-            remedy="Prefetch what kernels touch (cudaMemPrefetchAsync), or keep it in memory of the device "
-            "(cudaMalloc), where it fits.",
-        )
-    ]
+    times = f"{int(moved.sum()):,} times, {int(np.maximum(c['bytes'][moved], 0).sum()) >> 20:,} MiB"
+    said = f"Pages of managed memory moved {times}: a kernel that waits for a page counts as compute."
+    remedy = "Prefetch what kernels touch (cudaMemPrefetchAsync), or keep it on the device where it fits."
+    return [Note(code="managed-memory", message=said, remedy=remedy)]
 
 
 def read_graph_launches(source: NsysSource, ids: Ids) -> GraphLaunches:

@@ -136,9 +136,7 @@ def read_nsys(source: NsysSource) -> Trace:
         notes.append(
             Note(
                 code="open-ranges",
-                message=f"{nvtx.open_ranges:,} NVTX ranges never close; each counts to the capture's end."
-                if nvtx.open_ranges > 1
-                else "1 NVTX range never closes; it counts to the capture's end.",
+                message=f"{nvtx.open_ranges:,} NVTX ranges never close; each counts to the capture's end.",
                 remedy="Close every range, or end the capture outside of them.",
             )
         )
@@ -245,28 +243,19 @@ def read_nsys(source: NsysSource) -> Trace:
 
 
 def _without_kernels(api: ApiCalls, names: Sequence[str], *, has_table: bool) -> tuple[str, str]:
-    """What an export without kernels is told to hold, and the remedy: its calls show whether CUDA was
-    traced."""
+    """What an export without kernels is told to hold, and the remedy: by its calls."""
     if not len(api):
-        empty = (
+        said = (
             "(the kernel table is empty)."
             if has_table
             else f"(no {nsys_gpu.KERNEL} table): CUDA was not traced."
         )
-        return f"holds no GPU kernels {empty}", f"Capture a part of the run with GPU work, with {_CAPTURE}"
-    name, count = np.unique(api.name, return_counts=True)
-    launches = sum(n for i, n in zip(name.tolist(), count.tolist(), strict=True) if "Launch" in names[i])
-    if launches:
-        return (
-            f"holds no GPU kernels, though {launches:,} calls launch some: the GPU's own records were lost.",
-            "End the capture before the process exits, with no other profiler (CUPTI) in it, and by a nsys "
-            "that is as new as the driver.",
-        )
-    return (
-        f"holds no GPU kernels: none of its {len(api):,} CUDA calls launches one.",
-        "Let the captured range (--capture-range, --delay, --duration) span whole steps of the process that "
-        "launches them.",
-    )
+        return f"holds no GPU kernels {said}", f"Capture a part of the run with GPU work, with {_CAPTURE}"
+    if launches := sum("Launch" in names[i] for i in api.name.tolist()):
+        said = f"holds no GPU kernels, though {launches:,} calls launch some: the GPU's records were lost."
+        return said, "End the capture before the process exits, with no other profiler in it."
+    said = f"holds no GPU kernels: none of its {len(api):,} CUDA calls launches one."
+    return said, "Let the captured range (--capture-range, --delay, --duration) span whole steps."
 
 
 def _is_cpu_run(names: Sequence[str]) -> bool:

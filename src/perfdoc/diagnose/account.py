@@ -33,8 +33,6 @@ _WORDS = {
 
 _WORTH_A_CAUSE = 0.001
 """Of the window: of less idle time, which is printed as <0.1 %, no cause is named."""
-
-
 _WORTH_A_DOUBT = 0.01
 """The same where most of it has no known cause."""
 _NEARLY_ALL = 0.995
@@ -229,6 +227,8 @@ def host_cause(ranks: Sequence[Rank], *, on_host: bool, awaits_batch: bool) -> s
     if on_host:
         return _WORDS["python"]
     host_ns = sum(r.ledger_ns.idle.host for r in ranks)
+    if 2 * sum(r.host.idle_split.allocation_ns or 0 for r in ranks) >= host_ns > 0:
+        return "the host allocates or frees GPU memory"
     waiting, between, pausing = (
         sum(getattr(r.host.idle_split, part) or 0 for r in ranks)
         for part in ("waiting_ns", "between_steps_ns", "pausing_ns")

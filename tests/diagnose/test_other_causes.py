@@ -1,4 +1,4 @@
-"""A slow device of which no capture says its rank: one name everywhere, and what its kernels show."""
+"""What captures of strangers show: slow devices without a rank, shared GPUs, hosts that allocate."""
 
 from __future__ import annotations
 
@@ -74,3 +74,25 @@ def test_work_of_another_process_is_no_riddle(shared: bool, tmp_path: Path) -> N
     assert ("shared" in said.verdict, "nothing in the capture" in said.verdict) == (shared, not shared)
     (rule,) = [r for r in said.rules if r.code == "PD901"]
     assert ("one process alone" in rule.remedy) == shared
+
+
+@pytest.mark.parametrize(("calls", "allocates"), [(("cudaFree", "cudaMalloc"), True), ((), False)])
+def test_a_host_that_allocates_does_not_launch_too_slowly(
+    calls: tuple[str, ...], allocates: bool, tmp_path: Path
+) -> None:
+    """Steps of 3 ms: 1 ms of computing, then 2 ms in which the host frees and allocates, 900 us each; or in
+    which it makes no call."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for step in range(6):
+        at = step * 3_000 * US
+        thread.range(f"step {step}", at, at + 3_000 * US - 1)
+        device.kernel(GEMM, at + 10 * US, at + 1_000 * US, launch=(thread, at, at + 5 * US))
+        for i, call in enumerate(calls):
+            thread.api(call, at + (1_050 + i * 950) * US, at + (1_950 + i * 950) * US)
+    path = write_nsys_sqlite(builder.build(), tmp_path / "report.sqlite")
+    said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
+    assert ("allocates or frees" in said.verdict) == allocates
+    (rule,) = [r for r in said.rules if r.code == "PD201"]
+    assert ("Keep allocations" in rule.action, "Allocate before" in rule.remedy) == (allocates, allocates)
