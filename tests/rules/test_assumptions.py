@@ -222,6 +222,7 @@ def test_one_gpu_alone_is_not_asked_what_communicates(tmp_path: Path) -> None:
 
 
 NAMES = {
+    ("VLLM::EngineCor",): {"vllm"},
     ("Torch-Compiled Region: 0/1",): {"compiled"},
     ("## Call CompiledFxGraph fud64 ##",): {"compiled", "pytorch"},
     ("triton_poi_fused_add_0",): {"compiled"},
