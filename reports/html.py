@@ -24,6 +24,7 @@ from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.opportunities import Shown, choices, dialects_of, informing, opportunities, trifles
 from perfdoc.reports.outline import inputs_grid, sections_of
 from perfdoc.reports.savings import next_words, of_all
+from perfdoc.reports.sections.roles import roles_section
 from perfdoc.reports.sections.section import stopped
 from perfdoc.reports.settings import snippets
 from perfdoc.results import Diagnosis, figures
@@ -131,11 +132,6 @@ def _parts_of(diagnosis: Diagnosis) -> Iterator[str]:
     timeline = timeline_parts(diagnosis)
     roles = diagnosis.analyses.roles
     to_do = opportunities(diagnosis)
-    by_role = None
-    if roles:
-        from perfdoc.reports.sections.roles import roles_section
-
-        by_role = roles_section(diagnosis, roles)
     return page_parts(
         "report.html",
         scripts=(*_SCRIPTS, *(_MANY_SCRIPTS if roles else ())),
@@ -160,7 +156,7 @@ def _parts_of(diagnosis: Diagnosis) -> Iterator[str]:
         facts=list(summary.facts_of(diagnosis)),
         inputs=inputs_grid(diagnosis),
         time=view.time_view(diagnosis, roles) if diagnosis.ranks else None,
-        roles=by_role,
+        roles=roles_section(diagnosis, roles) if roles else None,
         roles_data=view.ranks_island(diagnosis, roles) if roles else None,
         roles_left_out=max(0, len(diagnosis.ranks) - view.MOST_RANKS),
         strips=step_strips(diagnosis, roles),

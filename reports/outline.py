@@ -25,6 +25,7 @@ from perfdoc.reports.sections import (
     step_times,
     tables,
 )
+from perfdoc.reports.sections.roles import outlier_grid, role_grid, roles_sentences, unjudged_grid
 from perfdoc.reports.sections.section import Cell, Grid, Note, Section, grid_of, name, time, word
 from perfdoc.reports.summary import rank_labels
 from perfdoc.results import Diagnosis, Rank, figures
@@ -124,8 +125,6 @@ def _time(diagnosis: Diagnosis) -> Section | None:
     shown = [i for i, value in enumerate(values) if value]
     bar = [(leaf.letter, leaf.family, ns) for leaf, ns in zip(leaves.LEAVES, values, strict=True)]
     if (roles := diagnosis.analyses.roles) is not None:
-        from perfdoc.reports.sections.roles import outlier_grid, role_grid, roles_sentences, unjudged_grid
-
         by_role = role_grid(roles, _ROLES)
         others = (outlier_grid(diagnosis, roles, _OUTLIERS), unjudged_grid(diagnosis, roles, _OUTLIERS))
         grids = [replace(by_role, bar=bar), *others]

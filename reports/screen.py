@@ -14,6 +14,7 @@ from perfdoc.reports import gaps, headline, outlook, summary
 from perfdoc.reports.leaves import Part, parts_of
 from perfdoc.reports.ranking import Ranked, ranking, stuck_in
 from perfdoc.reports.savings import found, gain_in_words, next_words, of_all, titled
+from perfdoc.reports.sections.roles import outlier_sentence
 from perfdoc.reports.settings import setting_lines
 from perfdoc.reports.terminal import Lines, paragraph
 from perfdoc.results import Diagnosis, Quality, figures
@@ -183,8 +184,6 @@ def _where(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
             )
             page.lines += _legend(named, rest, page.width)
             if room.roles and (roles := diagnosis.analyses.roles) is not None:
-                from perfdoc.reports.sections.roles import outlier_sentence
-
                 said = outlier_sentence(diagnosis, roles)
                 page.lines += _whole(said, page.width, 3) or _whole(said, page.width, 6)
     shown = [_figure(f) for f in headline.verdict_figures(diagnosis)]

@@ -7,6 +7,7 @@ where it is not, tasks of many ranks are run a level at a time.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from typing import Any
@@ -63,8 +64,8 @@ class Schedule:
 def schedule(graph: TaskGraph) -> Schedule:
     """Run the tasks: each starts at the latest of its release and, over its edges, source's end plus lag."""
     edges, end = graph.edges, np.empty(len(graph.duration_ns), np.int64)
-    columns = (graph.duration_ns, graph.release_ns, edges.first[1:], edges.source, edges.lag_ns)
-    _run(_schedule_tasks, columns, (end,), lambda: fill_ends(graph, end))
+    columns = (graph.duration_ns, graph.release_ns, edges.first, edges.source, edges.lag_ns)
+    _run(_schedule_tasks, columns, (end,), lambda: fill_ends(graph, end), lasting=(2, 3))
     return Schedule(graph=graph, end_ns=end)
 
 
@@ -99,10 +100,10 @@ def _order_tasks(first: Any, target: Any, waits_for: Any, order: Any) -> int:
     return count
 
 
-def _schedule_tasks(duration: Any, release: Any, edges_end: Any, source: Any, lag: Any, end: Any) -> int:
+def _schedule_tasks(duration: Any, release: Any, first: Any, source: Any, lag: Any, end: Any) -> int:
     """Fills the last column."""
     e = 0
-    for i, (at, last) in enumerate(zip(release, edges_end)):  # noqa: B905 - numba knows no strict
+    for i, (at, last) in enumerate(zip(release, first[1:])):  # noqa: B905 - numba knows no strict
         while e < last:
             t = end[source[e]] + lag[e]
             if t > at:
@@ -128,9 +129,10 @@ def _run(
     columns: Sequence[I64],
     results: Sequence[I64],
     by_level: Callable[[], list[int] | None] = lambda: None,
+    lasting: Sequence[int] = (),
 ) -> int:
     """Run a loop over columns; it fills the results. by_level: what fills them without it, and says where
-    each level begins and the last one ends; None where it does not."""
+    each level begins and the last one ends; None where it does not. lasting: places of columns of edges."""
     global _ran
     _ran += sum(map(len, columns))
     many = _ran > _MANY
@@ -140,11 +142,23 @@ def _run(
         return begins[-1]
     if many:
         _say_that_it_is_slow()
-    lists = [values.tolist() for values in (*columns, *results)]
+    lists = [_listed(v) if i in lasting else v.tolist() for i, v in enumerate((*columns, *results))]
     returned = loop(*lists)
     for result, values in zip(results, lists[len(columns) :], strict=True):
         result[:] = values
     return returned
+
+
+_lists: list[tuple[weakref.ref[I64], list[int]]] = []
+"""Of the last two short columns of edges, which nobody changes in place: edits of times alone keep them."""
+
+
+def _listed(values: I64) -> list[int]:
+    found = next((known for known in _lists if known[0]() is values), None)
+    found = found or (weakref.ref(values), values.tolist())
+    if len(values) < 100_000:  # more would stay in memory
+        _lists[:] = [found, *(known for known in _lists if known is not found)][:2]
+    return found[1]
 
 
 @cache

@@ -238,3 +238,19 @@ def test_an_order_of_few_tasks_and_of_many_and_none_of_a_circle(monkeypatch: pyt
         assert order is not None
         assert order.tolist() == list(range(count - 1, -1, -1))
         assert topological_order(count, tasks, np.roll(tasks, 1)) is None
+
+
+def test_edges_are_listed_once_for_replays_in_other_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_MANY", 10**9)
+    first = graph([5, 7, 2], [(0, 1, 1), (1, 2, 0)], {0: 0, 2: 20})
+    release = first.release_ns.copy()
+    other = replace(first, duration_ns=np.array([1, 20, 2]), release_ns=release)
+    assert schedule(first).end_ns.tolist() == [5, 13, 22]
+    kept = [engine._listed(column) for column in (first.edges.source, first.edges.first)]
+    assert schedule(other).end_ns.tolist() == [1, 22, 24]
+    release[0] = 3  # times may change in place
+    assert schedule(other).end_ns.tolist() == [4, 25, 27]
+    edges = other.edges.source, other.edges.first
+    assert all(engine._listed(column) is known for column, known in zip(edges, kept, strict=True))
+    schedule(graph([4], [], {0: 0}))
+    assert schedule(first).end_ns.tolist() == [5, 13, 22]

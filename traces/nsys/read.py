@@ -13,6 +13,7 @@ import numpy as np
 
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import parse_rank_mark
+from perfdoc.profiling.nsys.command import OVERRIDE, export_sqlite
 from perfdoc.profiling.vocabulary import RANK_MARK
 from perfdoc.traces.damage import Damage, Span, forget, host_rows, without_shared
 from perfdoc.traces.errors import MissingToolError, NoGpuActivityError, TraceError
@@ -275,8 +276,6 @@ _EXPORT_TIMEOUT_S = 3600
 
 def nsys_command() -> str | None:
     """The nsys that reads reports: the one that PERFDOC_NSYS names, else the one on PATH."""
-    from perfdoc.profiling.nsys.command import OVERRIDE
-
     return os.environ.get(OVERRIDE) or shutil.which("nsys")
 
 
@@ -294,8 +293,6 @@ def read_nsys_rep(path: Path) -> Trace:
     Raises TraceError where there is no `nsys`, or where it cannot read the report (a report needs the
     same or a newer nsys than wrote it).
     """
-    from perfdoc.profiling.nsys.command import export_sqlite
-
     command = nsys_command()
     export = f"nsys export --type sqlite --lazy=false -o {path.stem}.sqlite {path.name}"
     if command is None:
