@@ -72,6 +72,15 @@ class Edges:
     kind: I8
     """EdgeKind."""
 
+    @classmethod
+    def of(cls, source: I64, target: I64, lag_ns: I64, kind: I8, tasks: int) -> Edges:
+        """Edges source[i] -> target[i] in any order; those of a task by kind. One sort, which is quick where
+        most lie grouped already."""
+        at = np.argsort(target * len(EdgeKind) + kind, kind="stable")
+        first = np.zeros(tasks + 1, np.int64)
+        np.cumsum(np.bincount(target, minlength=tasks), out=first[1:])
+        return cls(first=first, source=source[at], lag_ns=lag_ns[at], kind=kind[at])
+
     @cached_property
     def target(self) -> I64:
         """The waiting task of each edge."""

@@ -171,10 +171,14 @@ def _with_meetings(whole: Rebuilt, task: I64, collective: I64, may_leave: Bool) 
 
     arrives_as = np.arange(count)
     arrives_as[task] = arrival
-    builder = GraphBuilder()
-    builder.add_all(graph.edges.source, arrives_as[graph.edges.target], graph.edges.lag_ns, graph.edges.kind)
-    builder.add(arrival, meeting[which], 0, EdgeKind.COLLECTIVE)
-    builder.add(np.where(waits, meeting[which], arrival), task, 0, EdgeKind.COLLECTIVE)
+    old, new = graph.edges, 2 * len(task)
+    edges = Edges.of(
+        np.concatenate((old.source, arrival, np.where(waits, meeting[which], arrival))),
+        np.concatenate((arrives_as[old.target], meeting[which], task)),
+        np.append(old.lag_ns, np.zeros(new, np.int64)),
+        np.append(old.kind, np.full(new, EdgeKind.COLLECTIVE, np.int8)),
+        count + len(task) + meetings,
+    )
     duration = graph.duration_ns.copy()
     duration[task] = transfer_ns
     release = graph.release_ns.copy()
@@ -206,4 +210,4 @@ def _with_meetings(whole: Rebuilt, task: I64, collective: I64, may_leave: Bool) 
     }
     nothing = GraphBuilder().edges(count + len(task) + meetings)
     made = Rebuilt(graph=TaskGraph(**of_graph, edges=nothing), **own, ranks=whole.ranks)
-    return with_edges(made, builder)
+    return with_edges(made, edges)

@@ -22,7 +22,7 @@ from perfdoc.analyzers.kernels.optimizer import NO_LOOP, LoopSpans, loop_spans
 from perfdoc.analyzers.kernels.spans import Lane
 from perfdoc.analyzers.pipeline.passes import NO_LAYERS, HostPasses, LayerSpans, host_passes, layer_spans
 from perfdoc.records import dataclass
-from perfdoc.simulator.engine import GraphBuilder, TaskGraph, TaskKind
+from perfdoc.simulator.engine import Edges, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.engine.schedule import topological_order
 from perfdoc.simulator.replay.rank_tasks import EVERY, RankTasks, rank_tasks, unknown
@@ -299,11 +299,10 @@ def _speedups(view: DeviceView, row: I64) -> F64:
     return found
 
 
-def with_edges(rebuilt: Rebuilt, builder: GraphBuilder) -> Rebuilt | None:
+def with_edges(rebuilt: Rebuilt, edges: Edges) -> Rebuilt | None:
     """The same tasks with these edges, numbered anew if needed; None where they wait for each other in a
     circle."""
     count, old = len(rebuilt.start_ns), rebuilt.graph
-    edges = builder.edges(count)
     if (edges.source < edges.target).all():
         return replace(rebuilt, graph=replace(old, edges=edges))
     order = topological_order(count, edges.source, edges.target)

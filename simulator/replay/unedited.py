@@ -52,7 +52,7 @@ def replay(rebuilt: Rebuilt) -> Replay:
     spans = list(zip(rebuilt.spans(rebuilt.end_ns), rebuilt.spans(times.end_ns), strict=True))
     ranks = [
         _rank(rebuilt.ranks[i], spans[i], {p.name: p.total_ns for p in parts if p.rank == i})
-        for i in unique(rebuilt.graph.rank).tolist()
+        for i in np.flatnonzero(np.bincount(rebuilt.graph.rank)).tolist()
     ]
     error = replayed / measured - 1
     worst = max((r.error_frac for r in ranks), key=abs)

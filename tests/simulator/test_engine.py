@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from perfdoc.simulator.engine import (
     EdgeKind,
+    Edges,
     GraphBuilder,
     TaskGraph,
     TaskKind,
@@ -121,6 +122,11 @@ def test_edges_lie_by_waiting_task_in_the_order_in_which_they_were_added() -> No
     assert made.lag_ns.tolist() == [5, 7, 8, 6, 9]
     launch, order = EdgeKind.LAUNCH, EdgeKind.STREAM_ORDER
     assert made.kind.tolist() == [launch, launch, order, launch, order]
+    mixed = np.array([4, 2, 0, 3, 1])
+    target = np.array([2, 2, 2, 3, 3])[mixed]
+    again = Edges.of(made.source[mixed], target, made.lag_ns[mixed], made.kind[mixed], 4)
+    assert again.first.tolist() == [0, 0, 0, 3, 5]
+    assert (again.lag_ns.tolist(), again.kind.tolist()) == ([5, 7, 8, 6, 9], made.kind.tolist())
 
 
 @pytest.mark.parametrize("how", ["compiled", "levels"])

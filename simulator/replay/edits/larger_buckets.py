@@ -22,7 +22,7 @@ from perfdoc.simulator.replay.edits.edit import Edit, between_calls, with_durati
 from perfdoc.simulator.replay.edits.messages import FULL_FRAC, bucket_lines, sequences, usual_bytes
 from perfdoc.simulator.replay.edits.rewiring import Rewiring, arrivals, awaiting, is_transfer, launching
 from perfdoc.simulator.replay.rebuilt import Rebuilt
-from perfdoc.traces.table import F64, Bool, unique
+from perfdoc.traces.table import F64, Bool
 
 _BESIDE_FRAC = 0.01
 """A pass that communicates for less of its time is one without."""
@@ -97,7 +97,9 @@ def without_merged_calls(rebuilt: Rebuilt, whole: I64) -> Rebuilt:
     ready = arrivals(rebuilt)
     of_part = call[ready[parts]]
     parts, of_part = parts[of_part >= 0], of_part[of_part >= 0]
-    calls = unique(edges.source[edges.kind == EdgeKind.LAUNCH])
+    launches = np.zeros(len(whole), bool)
+    launches[edges.source[edges.kind == EdgeKind.LAUNCH]] = True
+    calls = np.flatnonzero(launches)
     duration, lag = graph.duration_ns.copy(), edges.lag_ns.copy()
     held = np.flatnonzero(between_calls(rebuilt) & (lag > 0))
     hosts = np.flatnonzero(graph.kind == TaskKind.HOST)

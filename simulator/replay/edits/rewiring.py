@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.records import dataclass
-from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskKind
+from perfdoc.simulator.engine import EdgeKind, Edges, GraphBuilder, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE
 from perfdoc.simulator.replay.rebuilt import OF_GRAPH, OF_TASK, Rebuilt, with_edges
@@ -44,10 +45,10 @@ class Rewiring:
 
     def made(self, circle: str) -> Rebuilt:
         """The same tasks with these edges. ValueError, `circle`, where they form a dependency cycle."""
-        builder, kept = GraphBuilder(), self.kept
-        ours = (self.source[kept], self.target[kept], self.lag_ns[kept], self.kind[kept])
-        builder.add_all(*(np.concatenate(c) for c in zip(ours, *self._added, strict=True)))
-        found = with_edges(self.rebuilt, builder)
+        ours = kept(self.kept, self.source, self.target, self.lag_ns, self.kind)
+        source, target, lag, kind = (np.concatenate(c) for c in zip(ours, *self._added, strict=True))
+        edges = Edges.of(source, target, lag, kind, len(self.rebuilt.start_ns))
+        found = with_edges(self.rebuilt, edges)
         if found is None:
             raise ValueError(circle)
         return found
