@@ -55,18 +55,24 @@ class Events:
     """Until when the work stands still."""
     is_awaited: Bool
     """By operation: whether the work stands still from its beginning."""
+    some: slice
+    """The steps that it is usual in: of two that one whose order this is."""
 
 
-def find_events(times: tuple[I64, I64, I64], begin: I64, awaited: Bool, work: Intervals) -> Events:
-    """times: start, end, where_posted, by step and operation. begin: of steps. awaited: by operation."""
+def find_events(times: tuple[I64, I64, I64], begin: I64, waits: Bool, work: Intervals) -> Events:
+    """times: start, end, where_posted, waits: by step and operation. begin: of steps."""
     start, done, posted = times
+    # In the order of one step, the usual one: a mean over two is of none.
+    usual = int(np.argsort(done.max(axis=1, initial=0) - begin, kind="stable")[(len(begin) - 1) // 2])
+    some = slice(usual, usual + 1) if len(begin) == 2 else slice(None)
+    awaited = waits[some].mean(axis=0) >= 0.5
     near = (done - start) // 10 + 1
     at = np.searchsorted(work.start_ns, done - near, "left") - 1
     dry = np.where(at >= 0, work.end_ns[np.maximum(at, 0)], start) if len(work) else start
     # What stood behind others of its stream began when it was asked for.
     begun = np.where(dry > posted + ROUNDED_NS, posted, start)
     dry = np.clip(dry, begun, done)
-    beside, lasts = np.median(dry - begun, axis=0), np.median(done - begun, axis=0)
+    beside, lasts = np.median((dry - begun)[some], axis=0), np.median((done - begun)[some], axis=0)
     later = np.flatnonzero(awaited & (beside > np.clip(BESIDE_FRAC * lasts, *BESIDE_NS)))
     at_once = awaited.copy()
     at_once[later] = False
@@ -77,8 +83,6 @@ def find_events(times: tuple[I64, I64, I64], begin: I64, awaited: Bool, work: In
     first = np.concatenate((posted, dry[:, later]), axis=1)
     last = np.concatenate((np.where(at_once, done, posted), done[:, later]), axis=1)
     began = np.concatenate((start, dry[:, later]), axis=1)
-    # In the order of one step, the usual one: a mean over two is of none.
-    usual = int(np.argsort(done.max(axis=1, initial=0) - begin, kind="stable")[(len(begin) - 1) // 2])
     at, then = first[usual], began[usual]
     order = np.lexsort((then, is_wait, at))
     return Events(
@@ -87,4 +91,5 @@ def find_events(times: tuple[I64, I64, I64], begin: I64, awaited: Bool, work: In
         begin_ns=first[:, order],
         end_ns=last[:, order],
         is_awaited=at_once,
+        some=some,
     )

@@ -216,7 +216,7 @@ def _laid_out(
     start, done = calls.start_ns[rows], calls.end_ns[rows]
     is_message = np.isin(calls.operation, _codes(calls, MESSAGES))
     posted = where_posted(view, rows, start, is_message[rows])
-    events = find_events((start, done, posted), begin, waits.mean(axis=0) >= 0.5, work)
+    events = find_events((start, done, posted), begin, waits, work)
     since = np.column_stack((begin, np.maximum.accumulate(events.end_ns, axis=1)))
     until = np.maximum(np.column_stack((events.begin_ns, end)), since)
     first, last = _filled(work, since, until)
@@ -242,7 +242,7 @@ def _laid_out(
     lasts = np.zeros((len(place), len(kept)), np.int64)
     lasts[::2] = (last - first).T
     lasts[is_shared] = (done - start).T[at[is_shared]]
-    real = np.flatnonzero((kind != COMPUTE) | (np.median(lasts, axis=1) > 0))
+    real = np.flatnonzero((kind != COMPUTE) | (np.median(lasts[:, events.some], axis=1) > 0))
     kind, at, is_shared, place = kind[real], at[real], is_shared[real], place[real]
 
     def column(values: NDArray[Any], unknown: int = -1) -> I64:
