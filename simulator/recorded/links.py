@@ -4,7 +4,7 @@ have come: a slow link. No clock is needed."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -14,7 +14,8 @@ from perfdoc.analyzers.steps.scatter import NEARLY_ALWAYS
 from perfdoc.results.figures import brief, size
 from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.simulator.recorded.effects import Effect
-from perfdoc.simulator.recorded.work import usual_of
+from perfdoc.simulator.recorded.peers import gone_through_together
+from perfdoc.simulator.recorded.work import Link, usual_of
 from perfdoc.traces.table import F64
 
 SLOW = 2.0
@@ -66,7 +67,29 @@ def _of_all_sizes(job: RecordedJob, ranks: Who, effects: Sequence[Effect], alike
             ]
             links.append((mine, usual_of(others) if others else job.takes[mine] / most.ratio))
     operations = tuple(dict.fromkeys(kind for e in effects for kind in e.operations))
-    return replace(most, operations=operations, links=tuple(links))
+    waits = list(_waits_of_mates(job, ranks))
+    # Where who is late is told by ends alone, no cure saves more than all that its communication is longer.
+    excess = _excess_ns(job, ranks, links) if waits else 0.0
+    return replace(most, operations=operations, links=(*links, *waits), excess_ns=excess)
+
+
+def _excess_ns(job: RecordedJob, ranks: Who, links: Iterable[Link]) -> float:
+    """Of a step, on one rank."""
+    found = np.zeros(job.takes.shape[1])
+    for rows, usual in links:
+        mine = [c for c in rows if job.cells[c].member == ranks[0]]
+        found += np.maximum(job.takes[mine] - usual, 0.0).sum(axis=0)
+    return float(found.mean())
+
+
+def _waits_of_mates(job: RecordedJob, ranks: Who) -> Iterator[Link]:
+    """Ranks that go through their passes with one of the link, and come before it from quicker links of their
+    own, wait for it inside a pass: without that it takes as long as it does the quickest of them."""
+    for rows in gone_through_together(job):
+        mates = [c for c in rows if job.cells[c].member not in ranks]
+        if 0 < len(mates) < len(rows):
+            own = job.takes[mates] - job.shares[mates]
+            yield mates, np.maximum(job.takes[rows].min(axis=0), own)
 
 
 def _effect(job: RecordedJob, ranks: Who, rows: list[int], lasts: Mapping[Who, F64]) -> Effect | None:

@@ -19,6 +19,13 @@ from perfdoc.traces.table import F64
 def unwaited(job: RecordedJob) -> F64:
     """How long cells take without waiting, inside a pass, for the ranks that go through it together."""
     takes = job.takes.copy()
+    for rows in gone_through_together(job):
+        takes[rows] -= job.shares[rows] - job.shares[rows].min(axis=0)
+    return takes
+
+
+def gone_through_together(job: RecordedJob) -> list[list[int]]:
+    """Cells of the same work of ranks of a unit; none of a rank that is alone in it."""
     count: Counter[tuple[object, ...]] = Counter()
     together: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for i, cell in enumerate(job.cells):
@@ -26,10 +33,7 @@ def unwaited(job: RecordedJob) -> F64:
             what = cell.member, cell.passes, cell.place if not cell.passes else 0
             together[job.units[cell.member], *what[1:], count[what]].append(i)
             count[what] += 1
-    for rows in together.values():
-        if len(rows) > 1:
-            takes[rows] -= job.shares[rows] - job.shares[rows].min(axis=0)
-    return takes
+    return [rows for rows in together.values() if len(rows) > 1]
 
 
 def ideal_of(job: RecordedJob, takes: F64) -> F64:

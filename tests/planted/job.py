@@ -146,7 +146,7 @@ def _lay(spec: JobSpec, recorded: Collection[int] | None = None) -> _Laid:
             process = Unrecorded(process.info.pid)
         lanes.append(RankLane(spec, rank, process))
     programs = [RankProgram(lane) for lane in lanes]
-    engine = Engine(pp_transfer_ns=lambda channel: spec.slowed(message_ns(spec, channel), channel[:2]))
+    engine = Engine(pp_transfer_ns=lambda channel: spec.slowed(message_ns(spec, channel), channel[:2], "pp"))
     engine.run([p.run() for p in programs])
     times = {c: list(zip(m.starts, m.ends, strict=True)) for c, m in engine.channels.items()}
     for program in programs:

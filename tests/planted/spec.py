@@ -57,6 +57,8 @@ class JobSpec:
     """Of every collective over dp outside of passes."""
     slow_port: tuple[int, float] | None = None
     """A rank, and the factor of every collective and message that it takes part in."""
+    slow_port_in: str = ""
+    """The dimension of the collectives that a slow port is slow in; empty all."""
     late: Late | tuple[Late, ...] | None = None
     pp_transfer_ns: int = 30_007
     """From when both sides of a message between stages are there to its end."""
@@ -127,10 +129,11 @@ class JobSpec:
         """A kernel of a pass that computes."""
         return round(duration_ns * self.compute_factor)
 
-    def slowed(self, duration_ns: float, ranks: Iterable[int]) -> int:
+    def slowed(self, duration_ns: float, ranks: Iterable[int], dimension: str) -> int:
         """What moving takes among these ranks."""
         slow, factor = self.slow_port or (-1, 1.0)
-        return round(duration_ns * (factor if slow in ranks else 1.0))
+        is_slow = slow in ranks and self.slow_port_in in ("", dimension)
+        return round(duration_ns * (factor if is_slow else 1.0))
 
     @property
     def world_size(self) -> int:

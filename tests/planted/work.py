@@ -266,7 +266,7 @@ class RankWork:
         else:
             sized = (transfer_ns - COLLECTIVE_LATENCY_NS) * self.spec.size_factor
             took = (COLLECTIVE_LATENCY_NS + sized) * self.spec.transfer_factor
-        transfer_ns = self.spec.slowed(took, group.ranks)
+        transfer_ns = self.spec.slowed(took, group.ranks, dimension)
         kernel, call = _KERNELS[operation]
         lane.order_streams(DEFAULT_STREAM, group.stream)
         me = group.ranks.index(lane.rank)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from perfdoc.results.what_if import WhatIfAnalysis
 from perfdoc.rules.facts.culprit_words import cure, does
 from perfdoc.simulator.recorded.what_if import what_if
 from tests.analyzers.planted_operations import MEGABYTE, Lengths, matched, plant
+from tests.planted.job import planted_steps
+from tests.planted.spec import JobSpec
+from tests.rules.planted_cases import planted_case
 from tests.simulator.test_what_if import even, slow_rank
 
 Transfer = Callable[[int, int, int], int]
@@ -127,3 +131,19 @@ def test_a_link_is_slow_in_steps_in_which_the_others_take_longer_too() -> None:
     cause = found.causes[0]
     assert (cause.kind, cause.ranks, cause.recurrence_frac) == ("slow_link", [3, 6], 1.0)
     assert cause.saved_ns == pytest.approx(np.mean(ends) - np.mean(without), abs=0.05 * np.mean(ends))
+
+
+@pytest.mark.parametrize(("tp", "dp", "pp"), [(2, 4, 1), (4, 2, 1), (2, 2, 2)])
+def test_tensor_parallel_peers_of_a_slow_group_wait_for_it_inside_their_passes(
+    tp: int, dp: int, pp: int
+) -> None:
+    """Rank 1's replicas reduce gradients ten times as slowly; rank 0 has quick ones, and waits for rank 1."""
+    ill = JobSpec(tp=tp, dp=dp, pp=pp, micro_batches=4, steps=3, slow_port=(1, 10.0), slow_port_in="dp")
+    gains_ns = planted_steps(ill).step_ns - planted_steps(replace(ill, slow_port=None)).step_ns
+    case = planted_case(ill)
+    operations, job = [rank.operations for rank in case.ranks], case.job
+    found = what_if(operations, job.schedule, job.matches, [d.rank for d in job.devices], job.world_size)
+    (cause,) = found.causes
+    assert (cause.kind, cause.ranks) == ("slow_link", [1 + tp * r for r in range(dp)])
+    assert cause.saved_ns == pytest.approx(gains_ns, rel=0.01)
+    assert cause.low_ns <= 1.01 * gains_ns <= 1.01 * cause.high_ns
