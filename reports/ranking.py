@@ -11,6 +11,7 @@ from perfdoc.results import Diagnosis, Gain, Opportunity, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, gib, share
 from perfdoc.results.names import opening, prose, sentences, shorten
 from perfdoc.results.ranking import TRIFLE_FRAC
+from perfdoc.results.replay import WITHOUT_STRAGGLER
 from perfdoc.results.rules import NOTHING_TO_SET
 
 INEXACT = "changes what training computes"
@@ -45,7 +46,7 @@ class Ranked:
         if self.prediction is None:
             return advised or shorten(self.row.key, 96)
         change = shorten(self.prediction.change if self.row.settings else self._change[0], 96)
-        if advised and self.row.key.startswith("without_straggler"):
+        if advised and self.row.key.startswith(WITHOUT_STRAGGLER):
             return advised  # what was simulated is nothing to do
         if not advised or not self.row.conditions or not self.prediction.settings:
             return change

@@ -8,6 +8,9 @@ from typing import Literal
 from perfdoc.records import dataclass
 from perfdoc.results.quality import Measured, State
 
+WITHOUT_STRAGGLER = "without_straggler_"
+"""A change's key but for its dimension: a rank as fast as its peers."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankReplay:

@@ -16,6 +16,7 @@ from perfdoc.analyzers.communication.payloads import peers_of_groups
 from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION, Communication
 from perfdoc.analyzers.device.dimension_names import dimension_of_group
 from perfdoc.analyzers.device.launches import group_sizes, innermost_at_launch
+from perfdoc.analyzers.device.range_names import numbered
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.rules import operation_of
 from perfdoc.profiling.distributed.collective_name import parse_collective
@@ -208,10 +209,6 @@ def host_rows(view: DeviceView) -> CallRows:
     )
 
 
-_NUMBER = r"(\d{1,18})$"
-"""The number of a step at the end of its range's name."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class CollectiveCalls:
     """All communication of one device over its whole capture, by start time."""
@@ -310,8 +307,8 @@ def _lanes(stream: I64) -> I32:
 def _steps(view: DeviceView, rows: CallRows) -> I64:
     """Number of the last step to open before each launch; -1 where steps have no numbers."""
     steps, ranges = view.window.step_list, view.step_ranges
-    found = [re.search(_NUMBER, s.name) for s in steps]
-    number = np.array([int(f[1]) for f in found if f is not None], np.int64)
+    found = [numbered(s.name) for s in steps]
+    number = np.array([f[1] for f in found if f is not None and not f[2]], np.int64)
     # Numbers that come again (those of an epoch) name no step.
     if not steps or len(number) < len(steps) or (np.diff(number) <= 0).any():
         return np.full(len(rows.start_ns), -1, np.int64)

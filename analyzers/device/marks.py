@@ -11,7 +11,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.event_counts import MAX_MISSING_FRAC, Launched
-from perfdoc.analyzers.device.range_names import ranges_matching
+from perfdoc.analyzers.device.range_names import numbered, ranges_matching
 from perfdoc.records import dataclass
 from perfdoc.results.figures import plural
 from perfdoc.results.names import shorten
@@ -54,7 +54,6 @@ def without_cut(trace: Trace, rows: I64) -> tuple[I64, str]:
     return rows[~cut], f"{name} left out: its range never closes, so that the capture ends in it."
 
 
-_NUMBERED = r"(.*?)(\d{1,15})"
 _LIKE_OTHERS = 2.0
 """Times longer or shorter than the others, a gap may hold the step whose number is missing."""
 
@@ -62,8 +61,8 @@ _LIKE_OTHERS = 2.0
 def _jumps(marks: Marks) -> tuple[I64, int]:
     """(By how much each step's number is above that of the one before, 0 where their forms differ; the usual
     one). Steps may be numbered by samples, or be every second of a job's."""
-    numbers = [re.fullmatch(_NUMBERED, name) for name in marks.names]
-    jumps = [int(b[2]) - int(a[2]) if a and b and a[1] == b[1] else 0 for a, b in pairwise(numbers)]
+    numbers = [numbered(name) for name in marks.names]
+    jumps = [b[1] - a[1] if a and b and a[::2] == b[::2] else 0 for a, b in pairwise(numbers)]
     return np.array(jumps, np.int64), sorted(jumps)[(len(jumps) - 1) // 2] if jumps else 0
 
 
@@ -74,13 +73,13 @@ def with_lost(marks: Marks) -> tuple[Marks, int]:
     if len(marks.names) > 2 and _jumps(marks)[1] > 1:
         return marks, 0
     steps: list[tuple[str, int, int]] = []
-    number: re.Match[str] | None = None
+    number = None
     for name, start, end in zip(marks.names, marks.start_ns.tolist(), marks.end_ns.tolist(), strict=True):
-        before, number = number, re.fullmatch(_NUMBERED, name)
-        if before and number and before[1] == number[1] and int(number[2]) - int(before[2]) == 2:
+        before, number = number, numbered(name)
+        if before and number == (before[0], before[1] + 2, before[2]):
             since = steps[-1][2]
             if usual_ns / _LIKE_OTHERS <= start - since <= usual_ns * _LIKE_OTHERS:
-                steps.append((f"{number[1]}{int(number[2]) - 1}", since, start))
+                steps.append((f"{before[0]}{before[1] + 1}{before[2]}", since, start))
         steps.append((name, start, end))
     lost = len(steps) - len(marks.names)
     if not lost:

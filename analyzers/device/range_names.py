@@ -187,3 +187,14 @@ def _rows_named(trace: Trace, names: Sequence[int]) -> I64:
     wanted = np.zeros(len(trace.strings), bool)
     wanted[np.asarray(names, np.int64)] = True
     return np.flatnonzero(wanted[trace.ranges.name])
+
+
+def numbered(name: str) -> tuple[str, int, str] | None:
+    """(what stands before the number that a step's name ends with, that, a bracket behind it); None of a
+    name without a number.
+
+    >>> numbered("epoch 1 (step 20)")
+    ('epoch 1 (step ', 20, ')')
+    """
+    found = re.fullmatch(r"(?s)(.*?)([0-9]{1,18})(\)?)", name)
+    return None if found is None else (found[1], int(found[2]), found[3])

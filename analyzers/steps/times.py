@@ -7,13 +7,13 @@ step, on the host's clock, by `perfdoc run`). A foreign trace has only the first
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.device.range_names import numbered
 from perfdoc.analyzers.steps.figures import (
     MAX_OUTLIERS,
     MIN_WARMUP_STEPS,
@@ -44,7 +44,6 @@ MAX_LEVELS = 50
 
 _NO_LOG = "No step log: the capture is not in a run directory."
 _HOW_LOG = "Train with `perfdoc run`: it logs every step, profiled or not."
-_NUMBER = r"([0-9]{1,18})\)?$"
 
 
 def measure_step_times(ranks: Sequence[RankSteps], logs: Mapping[int, LoggedSteps]) -> StepTimes:
@@ -199,8 +198,8 @@ def _no_agreement(reason: str, remedy: str) -> LogAgreement:
 
 def _number(name: str) -> int:
     """The number that a step's name ends with; -1 none."""
-    found = re.search(_NUMBER, name)
-    return int(found[1]) if found else -1
+    found = numbered(name)
+    return -1 if found is None else found[1]
 
 
 def _by_rank(

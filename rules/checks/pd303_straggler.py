@@ -1,5 +1,6 @@
 """A collective starts to transfer when its last rank joins: one slow rank slows all ranks."""
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
@@ -8,7 +9,7 @@ from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.losses import largest_loss
 from perfdoc.results.names import opening
 from perfdoc.results.ranking import TRIFLE_FRAC
-from perfdoc.results.replay import Prediction
+from perfdoc.results.replay import WITHOUT_STRAGGLER, Prediction
 from perfdoc.results.waits import LATE_WORDS, Straggler, may_be_data, waits_by_schedule
 from perfdoc.results.what_if import CauseKind, WhatIfCause
 from perfdoc.rules.engine.gain import Gain, waited_for_ms
@@ -195,10 +196,12 @@ def _leads(case: Case, cause: WhatIfCause, gain: Gain) -> bool:
     return cause.kind != "late_host" or _is_as_much(case, gain)
 
 
-def _is_as_much(case: Case, gain: Gain | None) -> bool:
-    """Whether it costs about as much as the largest loss."""
+def _is_as_much(case: Case, gain: Gain | None, *, leads: bool = False) -> bool:
+    """Whether it costs about as much as the largest loss. leads: or is no trifle, where that is waiting."""
     costs = None if gain is None else case.share_of_unit(gain.size_ms)
-    return costs is not None and costs >= _AS_MUCH * largest_loss([r.ledger for r in case.ranks])[1]
+    loss, lost = largest_loss([r.ledger for r in case.ranks])
+    least = LEADS_FRAC if leads and loss.startswith("exposed_comm") else math.inf
+    return costs is not None and costs >= min(least, _AS_MUCH * lost)
 
 
 def _waits_or_does(case: Case, cause: WhatIfCause) -> str:
@@ -268,10 +271,7 @@ def _is_blamed(case: Case, straggler: Straggler, gain: Gain | None) -> bool:
     ratio = longer_times(case, straggler.name) if straggler.cause == "compute" else None
     if ratio is not None and ratio < LEAST_TIMES:
         return False
-    costs = None if gain is None else case.share_of_unit(gain.size_ms)
-    waited = largest_loss([r.ledger for r in case.ranks])[0].startswith("exposed_comm")
-    leads = sure and waited and ratio is not None and costs is not None and costs >= LEADS_FRAC
-    return leads or _is_as_much(case, gain)
+    return _is_as_much(case, gain, leads=sure and ratio is not None)
 
 
 LEAST_TIMES = 1.03
@@ -312,7 +312,7 @@ def _prediction(case: Case, straggler: Straggler) -> Prediction | None:
     only. None where it is late for another cause, which that does not take away."""
     if straggler.cause != "compute":
         return None
-    key = f"without_straggler_{straggler.dimension}"
+    key = WITHOUT_STRAGGLER + straggler.dimension
     found = case.prediction(key)
     ours = found is not None and found.change == change_title(key, straggler.name)
     return found if ours and found is not None and found.mid_ns is not None else None

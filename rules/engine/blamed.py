@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
 from perfdoc.results.ranking import Blamed, Opportunity
+from perfdoc.results.replay import WITHOUT_STRAGGLER
 from perfdoc.results.rules import NOTHING_TO_SET, RuleResult
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.replay.proposals import CHANGES
@@ -18,7 +19,6 @@ TIME_OF: Mapping[str, str] = MappingProxyType({key: c.time for key, c in CHANGES
 """The time that a simulated change takes away."""
 PART_FRAC = 0.25
 """Of the largest loss: who saves less of it is no answer to it."""
-_OF_A_RANK = "without_straggler"
 _PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         PIPELINE: (PIPELINE, "pipeline.bubble", "pipeline.transfer", "pipeline.late_peer"),
@@ -67,7 +67,9 @@ def _blamed(
     if lost >= WORTH_A_VERDICT_FRAC and about:
         return about[0], "loss"
     # A rank that nobody is sure of does not make computing shorter.
-    best = next((at for at in sized if rows[at].exact and not rows[at].key.startswith(_OF_A_RANK)), None)
+    best = next(
+        (at for at in sized if rows[at].exact and not rows[at].key.startswith(WITHOUT_STRAGGLER)), None
+    )
     if best is not None and (rows[best].worth_frac or 0.0) > lost:
         return best, "compute"
     return (about[0], "loss") if about else (0, "")

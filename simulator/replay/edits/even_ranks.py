@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.results.replay import WITHOUT_STRAGGLER
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.edits.edit import Change, Edit, with_durations
 from perfdoc.simulator.replay.rebuilt import Rebuilt
@@ -152,7 +153,7 @@ def _slowest_as_fast(rebuilt: Rebuilt, dimension: str) -> Edit | None:
 _GROUPS = {**{d: f"{d.upper()} group" for d in ("dp", "tp", "cp", "ep")}, "unknown": "group"}
 CHANGES = tuple(
     Change(
-        key=f"without_straggler_{dimension}",
+        key=WITHOUT_STRAGGLER + dimension,
         title=f"{{}} as fast as the rest of its {group}",
         family="straggler",
         rule="PD303",
