@@ -13,7 +13,7 @@ from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.event_counts import MAX_MISSING_FRAC, Launched
 from perfdoc.analyzers.device.range_names import numbered, ranges_matching
 from perfdoc.records import dataclass
-from perfdoc.results.figures import plural
+from perfdoc.results.figures import brief, plural
 from perfdoc.results.names import shorten
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import Bool
@@ -43,15 +43,21 @@ def marked(trace: Trace, rows: I64) -> Marks:
     )
 
 
-def without_cut(trace: Trace, rows: I64) -> tuple[I64, str]:
-    """The same without a last one that never closes behind two or more that do, and what to say of it: the
-    capture ends inside that step."""
+def cut_at_ns(trace: Trace, rows: I64) -> int:
+    """When the last of these begins, where it never closes behind two or more that do: the capture may end
+    inside that step. Else before all times."""
     last = int(rows[np.argmax(trace.ranges.start_ns[rows])])
     cut = trace.ranges.never_closed[rows]
-    if not trace.ranges.never_closed[last] or cut.sum() > 1 or len(rows) < _FEWEST_LOST:
-        return rows, ""
-    name = shorten(trace.strings[int(trace.ranges.name[last])], 48)
-    return rows[~cut], f"{name} left out: its range never closes, so that the capture ends in it."
+    alone = trace.ranges.never_closed[last] and cut.sum() == 1 and len(rows) >= _FEWEST_LOST
+    return int(trace.ranges.start_ns[last]) if alone else int(np.iinfo(np.int64).min)
+
+
+def without_last(marks: Marks) -> tuple[Marks, str]:
+    """The same without the last, which never closes, and what to say of it."""
+    long = brief(int(marks.end_ns[-1] - marks.start_ns[-1]))
+    said = f"{shorten(marks.names[-1], 48)} left out: its range never closes, so that the capture ends in it"
+    others = Marks(names=marks.names[:-1], start_ns=marks.start_ns[:-1], end_ns=marks.end_ns[:-1])
+    return others, f"{said}, {long} after it began."
 
 
 _LIKE_OTHERS = 2.0

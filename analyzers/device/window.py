@@ -15,13 +15,14 @@ from perfdoc.analyzers.device.event_counts import NO_LAUNCHED, REMEDY, Launched
 from perfdoc.analyzers.device.marks import (
     MIN_ITERATIONS,
     Marks,
+    cut_at_ns,
     iterations,
     marked,
     of_process,
     recorded_in_a_row,
     with_lost,
     with_their_kernels,
-    without_cut,
+    without_last,
 )
 from perfdoc.analyzers.device.range_names import KnownRanges, ranges_matching
 from perfdoc.records import dataclass
@@ -124,15 +125,13 @@ def find_window(
         marks = iterations(trace, activity)
         if marks is None:
             return _capture(activity, NO_STEPS)
-        source, count, cut = "each ends with Optimizer.step", len(marks.names), ""
+        source, count = "each ends with Optimizer.step", len(marks.names)
     else:
-        rows, cut = without_cut(trace, rows)
         marks, restored = with_lost(marked(trace, rows))
         source += f"; {plural(restored, 'lost one')} put between its neighbours" if restored else ""
         count = len(rows) + restored
     marks, apart = recorded_in_a_row(trace, marks)
     marks, lacking = with_their_kernels(marks, launched)
-    told = tuple(note for note in ((apart, _OTHERS), (lacking, REMEDY), (cut, _BETWEEN)) if note[0])
     no_id = np.zeros(len(activity.kernel), bool)
     if not activity.on_host:
         no_id = (activity.kernel >= 0) & (trace.kernels.correlation[activity.kernel] < 0)
@@ -140,8 +139,16 @@ def find_window(
     if not on_host and _by_host(activity, marks):
         on_host, source = True, f"{source}; by the host's clock, since no launch is known"
     steps, ranges = _host_steps(marks) if on_host else _tile(activity, marks, no_id)
+    cut = ""
+    if len(rows) and len(steps) > 1 and ranges.start_ns[-1] == cut_at_ns(trace, rows):
+        if steps[-1].duration_ns <= max(step.duration_ns for step in steps[:-1]):
+            marks, cut = without_last(marks)
+            steps, ranges = _host_steps(marks) if on_host else _tile(activity, marks, no_id)
+        else:  # a hang is no piece of a step
+            cut = f"{steps[-1].name} never closes: it counts to the end of the last work launched in it."
     if not steps:
         return _capture(activity, NO_LAUNCHES)
+    told = tuple(note for note in ((apart, _OTHERS), (lacking, REMEDY), (cut, _BETWEEN)) if note[0])
     reason = f"step ranges: {source}{_left_out(count - len(steps), count)}"
     window = _window("steps", steps[0].start_ns, steps[-1].end_ns, reason, steps)
     return window, replace(ranges, lacking=told)

@@ -422,3 +422,19 @@ def test_a_step_that_the_capture_ends_in_is_none(closed: list[bool], steps: int,
     trace = trace_of(builder, tmp_path)
     window, ranges = find_window(trace, activity_of(trace), AUTO, find_known_ranges(trace))
     assert (window.steps, len(ranges.lacking)) == (steps, 4 - steps)
+
+
+@pytest.mark.parametrize(("last_ns", "steps"), [(950, 3), (60_000, 4)])
+def test_a_last_step_longer_than_any_is_no_piece_of_one(last_ns: int, steps: int, tmp_path: Path) -> None:
+    """Steps of 1,000 ns; the last range never closes, and its work ends after 950, or after a hang."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for at in (0, 1_000, 2_000, 3_000):
+        thread.range(f"step {at // 1_000}", at, at + 900 if at < 3_000 else None)
+        device.kernel(GEMM, at + 10, at + (900 if at < 3_000 else 10 + last_ns), launch=(thread, at, at + 1))
+    trace = trace_of(builder, tmp_path)
+    window, ranges = find_window(trace, activity_of(trace), AUTO, find_known_ranges(trace))
+    assert (window.steps, window.end_ns) == (steps, 2_900 if steps == 3 else 63_010)
+    ((said, _),) = ranges.lacking
+    assert said.startswith("step 3 left out") == (steps == 3)
