@@ -19,3 +19,5 @@ class Spot:
     """Of the kernel, collective, call or range; empty where it has none."""
     inside: str = ""
     """Of the range that the idle time is most of, where there is one that is no step."""
+    inside_ns: int = 0
+    """Idle time of this kind in all ranges of that name and thread."""

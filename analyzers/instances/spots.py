@@ -138,10 +138,10 @@ def _idle(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
             found: I64 = handed[rows] - start[rows] - pauses.covered_within(start[rows], handed[rows])
             return found
 
-        spot = _spot(
-            "idle.host", start, handed, worst_of(handed - start, lost), _launched(view, gaps.following)
-        )
-        yield spot and replace(spot, inside=_range_around(view, spot.start_ns, spot.end_ns))
+        worst = worst_of(handed - start, lost)
+        spot = _spot("idle.host", start, handed, worst, _launched(view, gaps.following))
+        thread = int(view.activity.launch_thread[gaps.following[worst[0]]]) if worst else -1
+        yield spot and _in_range(view, spot, thread, lambda: union(start, handed) - pauses)
     if _matters(ledger, "idle.unexplained", ledger.idle.unexplained):
         length = np.where(gaps.short, 0, end - handed)
         worst = worst_of(length, length.__getitem__)
@@ -156,19 +156,22 @@ _ALL, _HALF = 0.8, 0.5
 """Of idle time, inside a range; of the range, idle."""
 
 
-def _range_around(view: DeviceView, start_ns: int, end_ns: int) -> str:
-    """Name of the shortest range of a launching thread that holds nearly all of this idle time, and little
-    else: what the host did then. Empty where only a step's does."""
-    ranges, idle_ns = view.trace.ranges, end_ns - start_ns
-    inside = np.minimum(ranges.end_ns, end_ns) - np.maximum(ranges.start_ns, start_ns)
-    rows = np.flatnonzero((inside >= _ALL * idle_ns) & ~ranges.never_closed)
+def _in_range(view: DeviceView, spot: Spot, thread: int, idle: Callable[[], Intervals]) -> Spot:
+    """The same with the name of the shortest range that holds nearly all of this idle time, and little else:
+    what the host did then. Of the thread that launched what ended it: another one is not waited for. Nothing
+    where only a step's range does. idle: all idle.host."""
+    ranges, idle_ns = view.trace.ranges, spot.end_ns - spot.start_ns
+    inside = np.minimum(ranges.end_ns, spot.end_ns) - np.maximum(ranges.start_ns, spot.start_ns)
+    rows = np.flatnonzero((inside >= _ALL * idle_ns) & ~ranges.never_closed & (ranges.thread == thread))
     length = ranges.end_ns[rows] - ranges.start_ns[rows]
-    mine = np.isin(ranges.thread[rows], view.activity.launching_threads)
-    mine &= ~np.isin(rows, np.concatenate([EMPTY.start_ns, *(of for _, of in view.known.steps)]))
+    mine = ~np.isin(rows, np.concatenate([EMPTY.start_ns, *(of for _, of in view.known.steps)]))
     mine &= idle_ns >= _HALF * length
-    if not mine.any():
-        return ""
-    return view.trace.strings[int(ranges.name[rows[mine][np.argmin(length[mine])]])]
+    if thread < 0 or not mine.any():
+        return spot
+    name = ranges.name[rows[mine][np.argmin(length[mine])]]
+    alike = (ranges.name == name) & (ranges.thread == thread) & ~ranges.never_closed
+    inside_ns = union(ranges.start_ns[alike], ranges.end_ns[alike]).overlap_ns(idle())
+    return replace(spot, inside=view.trace.strings[int(name)], inside_ns=inside_ns)
 
 
 def _clipped(times: I64, low: int, high: int) -> I64:

@@ -54,6 +54,7 @@ from perfdoc.rules.facts.loading import (
     loads_ahead,
     offloads,
     paused_in,
+    see_range,
     waits_elsewhere,
 )
 from perfdoc.rules.facts.memory_need import cp_of, tp_of
@@ -110,7 +111,6 @@ _FIND_PAUSE = (
     "Find what the host does or waits for there: another rank, a lock, a file, Python beside the model. "
     f"Fewer launches do not help. {_OSRT}Python stacks show it."
 )
-_IN_RANGE = "See what {} does: the longest such time lies in that range. "
 _FIND_WORK = (
     "Find what Python does there: loading in the training process, logging, metrics, a checkpoint. Fewer "
     "launches do not help. Put ranges around these calls, or name the one that fetches a batch with "
@@ -187,9 +187,9 @@ def _not_launched(case: Case) -> Iterator[Evidence]:
 def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdict:
     """The host is late, and not by launching: no larger micro-batch, no CUDA graphs."""
     waits = (case.share(waiting_ns) or 0.0) >= share / 2
+    longest = [("the longest lies in the range", where)] if (where := paused_in(case)) else []
     if (case.share(awaiting_ns) or 0.0) >= share / 2 and (why := awaits_batch(case)):
-        return _awaiting_batch(case, evidence, why)
-    where = paused_in(case)
+        return _awaiting_batch(case, [*evidence, *longest], why)
     pauses = (case.share(pausing_ns) or 0.0) > (case.share(between_steps_ns) or 0.0)
     # The replay of all ranks has the price of late hosts, and PD303 says it.
     hosts = [] if waits else [c.saved_ns for c in leading(case.what_if) if c.kind == "late_host"]
@@ -199,9 +199,8 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
         level="information" if late else "problem",
         action=_FIND,
         reason=_WAITS if waits else _PAUSES if pauses else _BETWEEN,
-        evidence=[*([("the longest lies in the range", where)] if where else []), *evidence, *_waits(case)],
-        remedy=(_IN_RANGE.format(where) if where else "")
-        + (_FIND_WAIT if waits else _find_pause(case) if pauses else _find_work(case)),
+        evidence=[*longest, *evidence, *_waits(case)],
+        remedy=see_range(case) + (_FIND_WAIT if waits else _find_pause(case) if pauses else _find_work(case)),
         gain=None if late else _of_waits(case, _beside_late(case, saved)),
         time=("idle.waits",),
         worst=worst_of_time(case, ("idle.host",)),

@@ -1,6 +1,7 @@
 """How batches are loaded: by worker processes or not, and what to do where these do not keep up."""
 
 import re
+from collections.abc import Callable
 
 from perfdoc.results.figures import per_cent
 from perfdoc.results.names import shorten
@@ -41,7 +42,7 @@ def awaits_batch(case: Case) -> str:
     """What shows that a host that waits does so for its next batch, strongest first; empty where nothing
     does: the loader's workers are there and no range shows when it waits for them, a copy to the device
     follows, or the calls are those of a queue."""
-    if re.search(_NO_BATCH, paused_in(case)):
+    if mostly_in(case, lambda name: bool(re.search(_NO_BATCH, name)) and not re.search(_BATCH, name)):
         return ""
     if loads_ahead(case) and not any(_names_loader(rank) for rank in case.ranks):
         return "worker processes load its batches"
@@ -84,8 +85,19 @@ def offloads(case: Case) -> bool:
     return sum(rank.host.idle_split.offloaded_ns or 0 for rank in case.ranks) >= _MOST * silent > 0
 
 
-_NO_BATCH = "(?i)reduce|gather|broadcast|barrier|checkpoint|save|compil|optim|adam|swap|offload"
-"""In the name of a range in which a host waits: for no batch."""
+_NO_BATCH = (
+    r"((?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?i:(all_?)?(reduce|gather)|broadcast|barrier|checkpoint|saving"
+    r"|save(?![a-z])|compil(e|ing|ation)|optimi[sz]er|(optim|adamw?)(?![a-z])|swap|offload)"
+)
+_BATCH = "(?i)batch|loader|dataset"
+"""In the name of a range in which a host waits: for no batch, at a word's beginning; for one all the same."""
+
+
+def mostly_in(case: Case, of: Callable[[str], bool]) -> bool:
+    """Whether most idle.host lies in ranges of such names, each that of its rank's longest."""
+    spots = (i.spot for r in case.ranks for i in r.instances if i.spot.key == "idle.host")
+    inside_ns = sum(spot.inside_ns for spot in spots if spot.inside and of(spot.inside))
+    return inside_ns >= _MOST * sum(rank.ledger.idle.host for rank in case.ranks) > 0
 
 
 def paused_in(case: Case, step: str = "") -> str:
@@ -93,7 +105,19 @@ def paused_in(case: Case, step: str = "") -> str:
     none but a step's does."""
     found = [i for r in case.ranks for i in r.instances if i.spot.key == "idle.host" and step in ("", i.step)]
     longest = max(found, key=lambda i: i.spot.cost_ns, default=None)
-    return f"`{shorten(longest.spot.inside, 64)}`" if longest is not None and longest.spot.inside else ""
+    return _quoted(longest.spot.inside) if longest is not None and longest.spot.inside else ""
+
+
+def _quoted(name: str) -> str:
+    return f"`{shorten(name, 64)}`"
+
+
+def see_range(case: Case) -> str:
+    """With a space behind: to look at that range, where most of what the host is late for lies in such."""
+    where = paused_in(case)
+    if not mostly_in(case, lambda name: _quoted(name) == where):
+        return ""
+    return f"See what {where} does: the longest such time lies in that range. "
 
 
 def _copies_follow(case: Case) -> str:

@@ -36,7 +36,13 @@ def pausing(name: str, *, begin_ms: int = 10, once: bool = False) -> TimelineBui
 
 @pytest.mark.parametrize(
     ("name", "begin_ms", "named"),
-    [("gloo:all_reduce", 10, True), ("", 10, False), ("step 7", 10, False), ("a half", 20, False)],
+    [
+        ("gloo:all_reduce", 10, True),
+        ("SaveCheckpoint", 10, True),
+        ("", 10, False),
+        ("step 7", 10, False),
+        ("a half", 20, False),
+    ],
 )
 def test_what_the_host_does_while_it_pauses(name: str, begin_ms: int, named: bool, tmp_path: Path) -> None:
     """Else the copy that follows makes a wait for the next batch likely; no one is where a range says what
@@ -52,3 +58,39 @@ def test_what_a_slow_step_waits_for(tmp_path: Path) -> None:
     found = result("PD210", case_of(tmp_path, pausing("save_checkpoint", once=True)))
     assert found.blames.startswith("step 3 takes 4 times as long")
     assert "`save_checkpoint`" in found.remedy
+
+
+@pytest.mark.parametrize(
+    "name", ["read_unsaved_madame_corpus", "suboptimal", "gather_next_batch", "offloaded dataset"]
+)
+def test_a_range_that_may_fetch_the_batch_leaves_it_likely(name: str, tmp_path: Path) -> None:
+    assert awaits_batch(case_of(tmp_path, pausing(name)))
+
+
+@pytest.mark.parametrize(
+    ("long_ms", "apart", "named"), [(60, False, True), (15, False, False), (60, True, False)]
+)
+def test_one_range_speaks_for_no_other_wait(long_ms: int, apart: bool, named: bool, tmp_path: Path) -> None:
+    """Four waits of 12 ms, each ended by a copy to the device, and a longer one, in a checkpoint: of 60 ms
+    more than half of all, of 15 less. On a thread apart, which copied something, it keeps nobody waiting."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, other, device = process.thread(), process.thread(), process.device()
+    device.copy("device_to_host", 64, 10, 20, stream=9, launch=(other, 0, 5, "cudaMemcpyAsync"))
+    at = 0
+    for i in range(5):
+        wait = (long_ms if i == 3 else 12) * MS
+        end = at + 10 * MS + wait
+        thread.range(f"step {i}", at, end + MS)
+        device.kernel(GEMM, at + 50, at + 10 * MS, launch=(thread, at + 10, at + 20))
+        if i == 3:
+            (other if apart else thread).range("save_checkpoint", at + 10 * MS, end - 10)
+        device.copy(
+            "host_to_device", 1 << 20, end + 5, end + MS, launch=(thread, end, end + 2, "cudaMemcpyAsync")
+        )
+        at = end + 2 * MS
+    case = case_of(tmp_path, builder)
+    found = result("PD201", case)
+    assert ("See what `save_checkpoint` does" in found.remedy, bool(awaits_batch(case))) == (named, not named)
+    told = [fact for fact in found.evidence if fact.value == "`save_checkpoint`"]
+    assert bool(told) is not apart
