@@ -105,6 +105,8 @@ class StepLedgers(Measured):
     duration_ns: I64 = field(default_factory=lambda: _EMPTY)
     leaf_ns: Mapping[str, I64] = field(default_factory=dict)
     """By every name of LEAVES, one figure for each step; those of a step sum to its duration."""
+    kernels: I64 = field(default_factory=lambda: _EMPTY)
+    """Compute kernels and whole graphs that begin in each step."""
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
@@ -144,6 +146,7 @@ def step_ledgers(view: DeviceView) -> StepLedgers:
         start_ns=bounds[:-1],
         duration_ns=duration,
         leaf_ns=leaf_ns,
+        kernels=np.diff(np.searchsorted(view.activity.start_ns[view.activity.is_compute], bounds)),
     )
 
 

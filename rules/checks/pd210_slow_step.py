@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
+import numpy as np
+
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.results.figures import brief, plural, significant
 from perfdoc.results.names import opening, shorten
@@ -41,6 +43,8 @@ _GROWS: Mapping[str, tuple[str, str]] = MappingProxyType(
 _REGULAR = 3
 _FEWEST, LATER_TIMES, _COMPUTES_FRAC = 3, 1.15, 0.8
 """Steps on either side of a lasting change; times as long as any before each is; of it, in computing."""
+_SAME_COUNT = 0.01
+"""So far may the number of kernels a step change where the same work takes longer."""
 _BY_DESIGN = (
     "See whether the optimizer runs in one step in {} alone: of gradients that are accumulated that is by "
     "design, and an iteration is so many steps."
@@ -102,30 +106,44 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _later(case: Case) -> tuple[str, float, float] | None:
+def _later(case: Case) -> tuple[str, float, float, float] | None:
     """(The first step of those from which on all are longer than any before, mean ns before and from there
-    on), where computing takes that on each rank; None where steps do not part so."""
+    on, how many times as many kernels), where computing takes that on each rank; None where steps do not part
+    so."""
     found = []
     for of in (rank.step_ledgers for rank in case.ranks if rank.step_ledgers.state == "measured"):
         times, compute = of.duration_ns, of.leaf_ns["compute"]
-        for at in range(_FEWEST, len(times) - _FEWEST + 1):
+        longest, shortest = np.maximum.accumulate(times), np.minimum.accumulate(times[::-1])[::-1]
+        parted = shortest[_FEWEST:] >= LATER_TIMES * longest[_FEWEST - 1 : -1]
+        for at in (np.flatnonzero(parted[: len(times) - 2 * _FEWEST + 1]) + _FEWEST).tolist():
             mean, later = float(times[:at].mean()), float(times[at:].mean())
-            grown = compute[at:].mean() - compute[:at].mean() >= _COMPUTES_FRAC * (later - mean)
-            if grown and times[at:].min() >= LATER_TIMES * times[:at].max():
-                found.append((of.names[at], mean, later))
+            if compute[at:].mean() - compute[:at].mean() >= _COMPUTES_FRAC * (later - mean):
+                more = float(of.kernels[at:].mean() / max(of.kernels[:at].mean(), 1))
+                found.append((of.names[at], mean, later, more))
     same = len(found) == len(case.ranks) and len({name for name, *_ in found}) == 1
-    return max(found, key=lambda one: one[2]) if same else None
+    return max(found, key=lambda one: abs(one[3] - 1)) if same else None
 
 
-def _told_later(step: str, before_ns: float, after_ns: float, mean_ns: float) -> Verdict:
+def _told_later(step: str, before_ns: float, after_ns: float, more: float, mean_ns: float) -> Verdict:
     said = f"from {shorten(step, 48)} on steps compute {significant(after_ns / before_ns)} times as long"
     most = "upper bound, not predicted: all steps as short as the first ones"
     ms = max(mean_ns - before_ns, 0.0) / 1e6
+    evidence = [("a step before", brief(before_ns)), ("from there on", brief(after_ns))]
+    if abs(more - 1) > _SAME_COUNT:
+        return fires(
+            level="information",
+            action="See whether the later steps are meant to do other work",
+            reason=f"{said}, in {significant(more)} times as many kernels",
+            evidence=evidence,
+            remedy="A batch that grows is by design; a model that is no longer compiled is not.",
+            verify="Capture as many steps again, all of one kind.",
+            false_alarm="Other work by design from that step on.",
+        )
     return fires(
         action="Find why the later steps compute longer",
         blames=opening(said),
         reason=said,
-        evidence=[("a step before", brief(before_ns)), ("from there on", brief(after_ns))],
+        evidence=evidence,
         remedy="Look at the GPU's clock, power and temperature from that step on, and at sequence lengths.",
         gain=Gain(low_ms=0.0, mid_ms=None, high_ms=ms, method="ceiling", assumptions=[most]),
         verify="Capture as many steps again: the last ones take no longer than the first.",

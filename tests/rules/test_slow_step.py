@@ -201,3 +201,22 @@ def test_steps_in_which_others_are_waited_for_do_not_compute_longer(tmp_path: Pa
     late = [(800, 0) if i > 4 else EVEN for i in range(9)]
     found = result("PD210", case_of(tmp_path, *laid_out(late, [EVEN] * 9)))
     assert not found.blames
+
+
+def test_later_steps_of_more_kernels_are_no_slow_gpu(tmp_path: Path) -> None:
+    """Six steps of four kernels of 500 us, then six of six: a batch that grows."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    at = 0
+    for step in range(12):
+        begin = at
+        for k in range(4 if step < 6 else 6):
+            call = begin + k * 20 * US
+            device.kernel(GEMM, at + 10 * US, at + 500 * US, launch=(thread, call, call + 5 * US))
+            at += 500 * US
+        thread.range(f"step {step}", begin, at - 1)
+    found = result("PD210", case_of(tmp_path, builder))
+    assert (found.level, found.blames, found.gain) == ("information", "", None)
+    assert found.reason.endswith("in 1.5 times as many kernels")
+    assert "clock" not in found.remedy
