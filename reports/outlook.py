@@ -10,6 +10,7 @@ from perfdoc.reports.over_ranks import apart
 from perfdoc.reports.ranking import Ranked, ranking
 from perfdoc.results import Combined, Diagnosis
 from perfdoc.results.figures import plural, share
+from perfdoc.results.host import allocates
 from perfdoc.results.losses import WORTH_A_VERDICT_FRAC, largest_loss
 from perfdoc.results.names import shorten
 from perfdoc.results.ranking import AS_SLOW
@@ -180,6 +181,9 @@ def _against_largest_loss(diagnosis: Diagnosis) -> str:
         return ""
     if loss == "idle.host" and all(rank.gpu.name == "CPU" for rank in diagnosis.ranks):
         loss = "on host"
+    idle_ns = sum(rank.ledger_ns.idle.host for rank in diagnosis.ranks)
+    if loss == "idle.host" and allocates([rank.host for rank in diagnosis.ranks], idle_ns).endswith("steps"):
+        return f"Capture steps that come later; {_later(diagnosis)}."
     if loss.startswith("exposed_comm"):
         size = None if diagnosis.job is None else diagnosis.job.world_size
         loss = "exposed_comm" if size is None or size > len(diagnosis.ranks) else "all captured"

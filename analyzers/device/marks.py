@@ -54,10 +54,9 @@ def cut_at_ns(trace: Trace, rows: I64) -> int:
 
 def without_last(marks: Marks) -> tuple[Marks, str]:
     """The same without the last, which never closes, and what to say of it."""
-    long = brief(int(marks.end_ns[-1] - marks.start_ns[-1]))
     said = f"{shorten(marks.names[-1], 48)} left out: its range never closes, so that the capture ends in it"
-    others = Marks(names=marks.names[:-1], start_ns=marks.start_ns[:-1], end_ns=marks.end_ns[:-1])
-    return others, f"{said}, {long} after it began."
+    rest = Marks(names=marks.names[:-1], start_ns=marks.start_ns[:-1], end_ns=marks.end_ns[:-1])
+    return rest, f"{said}, {brief(int(marks.end_ns[-1] - marks.start_ns[-1]))} after it began."
 
 
 _LIKE_OTHERS = 2.0

@@ -27,6 +27,7 @@ from perfdoc.analyzers.device.marks import (
 from perfdoc.analyzers.device.range_names import KnownRanges, ranges_matching
 from perfdoc.records import dataclass
 from perfdoc.results.figures import brief, per_cent, plural
+from perfdoc.results.names import shorten
 from perfdoc.results.ranks import ASKED_FOR, NO_STEPS, Step, Window
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import Bool, unique
@@ -145,7 +146,7 @@ def find_window(
             marks, cut = without_last(marks)
             steps, ranges = _host_steps(marks) if on_host else _tile(activity, marks, no_id)
         else:  # a hang is no piece of a step
-            cut = f"{steps[-1].name} never closes: it counts to the end of the last work launched in it."
+            cut = f"{shorten(steps[-1].name, 48)} never closes: it counts to its last work's end."
     if not steps:
         return _capture(activity, NO_LAUNCHES)
     told = tuple(note for note in ((apart, _OTHERS), (lacking, REMEDY), (cut, _BETWEEN)) if note[0])

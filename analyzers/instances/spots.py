@@ -157,9 +157,8 @@ _ALL, _HALF = 0.8, 0.5
 
 
 def _in_range(view: DeviceView, spot: Spot, thread: int, idle: Callable[[], Intervals]) -> Spot:
-    """The same with the name of the shortest range that holds nearly all of this idle time, and little else:
-    what the host did then. Of the thread that launched what ended it: another one is not waited for. Nothing
-    where only a step's range does. idle: all idle.host."""
+    """The same with the shortest range, no step's, that holds nearly all of this idle time and little else:
+    what the host did then. Of the thread that launched what ended it: others keep nobody waiting."""
     ranges, idle_ns = view.trace.ranges, spot.end_ns - spot.start_ns
     inside = np.minimum(ranges.end_ns, spot.end_ns) - np.maximum(ranges.start_ns, spot.start_ns)
     rows = np.flatnonzero((inside >= _ALL * idle_ns) & ~ranges.never_closed & (ranges.thread == thread))
@@ -170,8 +169,8 @@ def _in_range(view: DeviceView, spot: Spot, thread: int, idle: Callable[[], Inte
         return spot
     name = ranges.name[rows[mine][np.argmin(length[mine])]]
     alike = (ranges.name == name) & (ranges.thread == thread) & ~ranges.never_closed
-    inside_ns = union(ranges.start_ns[alike], ranges.end_ns[alike]).overlap_ns(idle())
-    return replace(spot, inside=view.trace.strings[int(name)], inside_ns=inside_ns)
+    all_alike = union(ranges.start_ns[alike], ranges.end_ns[alike])
+    return replace(spot, inside=view.trace.strings[int(name)], inside_ns=all_alike.overlap_ns(idle()))
 
 
 def _clipped(times: I64, low: int, high: int) -> I64:

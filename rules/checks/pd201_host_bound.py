@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.host import allocates
 from perfdoc.results.names import within
 from perfdoc.rules.engine.advise import Advice
 from perfdoc.rules.engine.assumptions import NVIDIA, Assumes
@@ -42,6 +43,7 @@ from perfdoc.rules.facts.graphs import (
     mostly_graphs,
     pausing_ns,
     waiting_ns,
+    warming_ns,
     why_no_graphs,
     why_no_room,
 )
@@ -52,9 +54,9 @@ from perfdoc.rules.facts.loading import (
     awaits_batch,
     by_hand,
     loads_ahead,
+    mostly_in,
     offloads,
     paused_in,
-    see_range,
     waits_elsewhere,
 )
 from perfdoc.rules.facts.memory_need import cp_of, tp_of
@@ -111,6 +113,7 @@ _FIND_PAUSE = (
     "Find what the host does or waits for there: another rank, a lock, a file, Python beside the model. "
     f"Fewer launches do not help. {_OSRT}Python stacks show it."
 )
+_IN_RANGE = "See what {} does: the longest such time lies in that range. "
 _FIND_WORK = (
     "Find what Python does there: loading in the training process, logging, metrics, a checkpoint. Fewer "
     "launches do not help. Put ranges around these calls, or name the one that fetches a batch with "
@@ -122,10 +125,12 @@ _FIND_SERVING = (
     "without --disable-overlap-schedule), and more sequences in a batch."
 )
 
-_ALLOCATE = (
-    "Allocate before the loop. PyTorch frees and allocates again where memory is nearly full, or where "
-    "empty_cache() is called: leave room, and call it in no step."
-)
+_ALLOCATE = {
+    "GPU memory": "Allocate before the loop. PyTorch frees and allocates again where memory is nearly full, "
+    "or where empty_cache() is called: leave room, and call it in no step.",
+    "pinned host memory": "Pin host memory once, before the loop, and use it again: each call locks or "
+    "releases its pages, and may wait for the GPU.",
+}
 _FIND_OFFLOADED = (
     "What steps copy to the host comes back behind these pauses: if their optimizer runs there (offload), it "
     "is what the GPU waits for. Keep it on the GPU where memory allows, shard its states over more ranks, or "
@@ -138,6 +143,7 @@ def evaluate(case: Case) -> Verdict:
     waits or works between steps instead, it says so and advises nothing about launches."""
     share, evidence = time_share(case, "idle before late launches", lambda r: r.ledger.idle.host)
     evidence += _not_launched(case)
+    share -= case.share(warming_ns) or 0.0
     if max(share, worth_frac(case, "without_launches")) < MIN_HOST_FRAC:
         return passes(evidence)
     if case.job.mfu.value is not None:
@@ -152,14 +158,15 @@ def evaluate(case: Case) -> Verdict:
     if gain and limit and launching < share and (gain.mid_ms or 0.0) > (limit.high_ms or 0.0):
         gain = limit  # the replay takes these waits away too, more than launching causes
     part = at_most(gain, "predicted for whole layers in graphs; here experts stay outside the graphs")
-    allocates = 2 * (case.share(lambda r: r.host.idle_split.allocation_ns or 0) or 0.0) >= share > 0
+    idle_ns = sum(rank.ledger.idle.host for rank in case.ranks)
+    instead = _ALLOCATE.get(allocates([rank.host for rank in case.ranks], idle_ns), "")
     return fires(
-        action="Keep allocations out of steps" if allocates else "",
+        action="Keep allocations out of steps" if instead else "",
         reason="kernels are launched too late" + (SLOWED if slowed_by(case) else ""),
         evidence=evidence,
-        remedy=_ALLOCATE if allocates else " ".join([_remedy(case), *_beside_launching(case)]),
+        remedy=instead or " ".join([_remedy(case), *_beside_launching(case)]),
         advice=[]
-        if allocates
+        if instead
         else [*graph_advice(case, gain, part), *larger(case, _LARGER)] or _larger_tensors(case),
         gain=limit if gain is None or gain.is_predicted else gain,
         verify="Run again: idle.host in the ledger falls, and launch-queue depth stays above 0.",
@@ -179,6 +186,7 @@ def _not_launched(case: Case) -> Iterator[Evidence]:
         ("of it the launching thread waited (a lock, input or output)", waiting_ns),
         ("of it in pauses between steps without a CUDA call", between_steps_ns),
         ("of it in long pauses inside steps without a CUDA call", pausing_ns),
+        ("of it in calls that allocate, in few of the steps", warming_ns),
     ):
         if part := case.share(of):
             yield (label, per_cent(part))
@@ -200,7 +208,8 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
         action=_FIND,
         reason=_WAITS if waits else _PAUSES if pauses else _BETWEEN,
         evidence=[*longest, *evidence, *_waits(case)],
-        remedy=see_range(case) + (_FIND_WAIT if waits else _find_pause(case) if pauses else _find_work(case)),
+        remedy=(_IN_RANGE.format(where) if mostly_in(case, lambda name: name == where) else "")
+        + (_FIND_WAIT if waits else _find_work(case, _FIND_PAUSE if pauses else _FIND_WORK)),
         gain=None if late else _of_waits(case, _beside_late(case, saved)),
         time=("idle.waits",),
         worst=worst_of_time(case, ("idle.host",)),
@@ -216,10 +225,6 @@ def _find_work(case: Case, otherwise: str = _FIND_WORK) -> str:
     if offloads(case):
         return _FIND_OFFLOADED
     return _FIND_SERVING if case.program.serves else otherwise
-
-
-def _find_pause(case: Case) -> str:
-    return _find_work(case, _FIND_PAUSE)
 
 
 def _beside_late(case: Case, saved_frac: float) -> Gain | None:
@@ -253,7 +258,8 @@ def _awaiting_batch(case: Case, evidence: list[Evidence], why: str) -> Verdict:
 
 def _beside_launching(case: Case) -> Iterator[str]:
     """What to do about the rest, where that is worth it."""
-    known = ((waiting_ns, _FIND_WAIT), (between_steps_ns, _find_work(case)), (pausing_ns, _find_pause(case)))
+    pause = _find_work(case, _FIND_PAUSE)
+    known = ((waiting_ns, _FIND_WAIT), (between_steps_ns, _find_work(case)), (pausing_ns, pause))
     for of, words in known:
         if (part := case.share(of) or 0.0) >= MIN_HOST_FRAC:
             yield f"Beside launching, {per_cent(part)} of the window: {within(words)}"

@@ -41,10 +41,10 @@ _GROWS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """By leaf of the ledger what the step has more of, and where to look."""
 _REGULAR = 3
-_FEWEST, LATER_TIMES, _COMPUTES_FRAC = 3, 1.15, 0.8
-"""Steps on either side of a lasting change; times as long as any before each is; of it, in computing."""
-_SAME_COUNT = 0.01
-"""So far may the number of kernels a step change where the same work takes longer."""
+_FEWEST, LATER_TIMES, _COMPUTES_FRAC, _OTHER_FRAC = 3, 1.15, 0.8, 0.01
+"""Steps on either side of a lasting change; times as long as any before each is; of it, in computing; of the
+kernels a step, so many more or fewer are other work."""
+_OTHER_WORK = "A batch that grows is by design; a model that is no longer compiled is not."
 _BY_DESIGN = (
     "See whether the optimizer runs in one step in {} alone: of gradients that are accumulated that is by "
     "design, and an iteration is so many steps."
@@ -108,8 +108,7 @@ def evaluate(case: Case) -> Verdict:
 
 def _later(case: Case) -> tuple[str, float, float, float] | None:
     """(The first step of those from which on all are longer than any before, mean ns before and from there
-    on, how many times as many kernels), where computing takes that on each rank; None where steps do not part
-    so."""
+    on, times as many kernels), where computing takes that on each rank; None where steps do not part so."""
     found = []
     for of in (rank.step_ledgers for rank in case.ranks if rank.step_ledgers.state == "measured"):
         times, compute = of.duration_ns, of.leaf_ns["compute"]
@@ -128,24 +127,17 @@ def _told_later(step: str, before_ns: float, after_ns: float, more: float, mean_
     said = f"from {shorten(step, 48)} on steps compute {significant(after_ns / before_ns)} times as long"
     most = "upper bound, not predicted: all steps as short as the first ones"
     ms = max(mean_ns - before_ns, 0.0) / 1e6
-    evidence = [("a step before", brief(before_ns)), ("from there on", brief(after_ns))]
-    if abs(more - 1) > _SAME_COUNT:
-        return fires(
-            level="information",
-            action="See whether the later steps are meant to do other work",
-            reason=f"{said}, in {significant(more)} times as many kernels",
-            evidence=evidence,
-            remedy="A batch that grows is by design; a model that is no longer compiled is not.",
-            verify="Capture as many steps again, all of one kind.",
-            false_alarm="Other work by design from that step on.",
-        )
+    gain = Gain(low_ms=0.0, mid_ms=None, high_ms=ms, method="ceiling", assumptions=[most])
+    other = abs(more - 1) > _OTHER_FRAC
+    look = "Look at the GPU's clock, power and temperature from that step on, and at sequence lengths."
     return fires(
+        level="information" if other else "problem",
         action="Find why the later steps compute longer",
-        blames=opening(said),
-        reason=said,
-        evidence=evidence,
-        remedy="Look at the GPU's clock, power and temperature from that step on, and at sequence lengths.",
-        gain=Gain(low_ms=0.0, mid_ms=None, high_ms=ms, method="ceiling", assumptions=[most]),
+        blames="" if other else opening(said),
+        reason=f"{said}, in {significant(more)} times as many kernels" if other else said,
+        evidence=[("a step before", brief(before_ns)), ("from there on", brief(after_ns))],
+        remedy=_OTHER_WORK if other else look,
+        gain=None if other else gain,
         verify="Capture as many steps again: the last ones take no longer than the first.",
         false_alarm="Sequences that grow, or more work by design from that step on.",
     )

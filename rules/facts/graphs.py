@@ -189,6 +189,12 @@ def pausing_ns(rank: RankMeasurement) -> int:
     return rank.host.idle_split.pausing_ns or 0
 
 
+def warming_ns(rank: RankMeasurement) -> int:
+    """idle.host in calls that allocate in few of the steps; no other step has it."""
+    return 0 if rank.host.alloc_calls.recurring else rank.host.idle_split.allocation_ns or 0
+
+
 def launching_ns(rank: RankMeasurement) -> int:
-    """idle.host less all three: what fewer or faster launches can act on."""
-    return max(rank.ledger.idle.host - waiting_ns(rank) - between_steps_ns(rank) - pausing_ns(rank), 0)
+    """idle.host less all four: what fewer or faster launches can act on."""
+    parts = (waiting_ns, between_steps_ns, pausing_ns, warming_ns)
+    return max(rank.ledger.idle.host - sum(part(rank) for part in parts), 0)

@@ -94,9 +94,9 @@ _BATCH = "(?i)batch|loader|dataset"
 
 
 def mostly_in(case: Case, of: Callable[[str], bool]) -> bool:
-    """Whether most idle.host lies in ranges of such names, each that of its rank's longest."""
+    """Whether most idle.host lies in ranges of such names, as `paused_in` has each rank's."""
     spots = (i.spot for r in case.ranks for i in r.instances if i.spot.key == "idle.host")
-    inside_ns = sum(spot.inside_ns for spot in spots if spot.inside and of(spot.inside))
+    inside_ns = sum(spot.inside_ns for spot in spots if of(f"`{shorten(spot.inside, 64)}`"))
     return inside_ns >= _MOST * sum(rank.ledger.idle.host for rank in case.ranks) > 0
 
 
@@ -105,19 +105,7 @@ def paused_in(case: Case, step: str = "") -> str:
     none but a step's does."""
     found = [i for r in case.ranks for i in r.instances if i.spot.key == "idle.host" and step in ("", i.step)]
     longest = max(found, key=lambda i: i.spot.cost_ns, default=None)
-    return _quoted(longest.spot.inside) if longest is not None and longest.spot.inside else ""
-
-
-def _quoted(name: str) -> str:
-    return f"`{shorten(name, 64)}`"
-
-
-def see_range(case: Case) -> str:
-    """With a space behind: to look at that range, where most of what the host is late for lies in such."""
-    where = paused_in(case)
-    if not mostly_in(case, lambda name: _quoted(name) == where):
-        return ""
-    return f"See what {where} does: the longest such time lies in that range. "
+    return f"`{shorten(longest.spot.inside, 64)}`" if longest is not None and longest.spot.inside else ""
 
 
 def _copies_follow(case: Case) -> str:

@@ -76,23 +76,37 @@ def test_work_of_another_process_is_no_riddle(shared: bool, tmp_path: Path) -> N
     assert ("one process alone" in rule.remedy) == shared
 
 
-@pytest.mark.parametrize(("calls", "allocates"), [(("cudaFree", "cudaMalloc"), True), ((), False)])
+@pytest.mark.parametrize(
+    ("calls", "first_alone", "allocates", "advised"),
+    [
+        (("cudaFree", "cudaMalloc"), False, "GPU memory.", "Allocate before"),
+        (("cudaHostAlloc", "cudaFreeHost"), False, "pinned host memory.", "Pin host memory once"),
+        (("cudaFree", "cudaMalloc"), True, "GPU memory in 1 of 6 steps.", ""),
+        ((), False, "", "Find what"),
+    ],
+)
 def test_a_host_that_allocates_does_not_launch_too_slowly(
-    calls: tuple[str, ...], allocates: bool, tmp_path: Path
+    calls: tuple[str, ...], first_alone: bool, allocates: str, advised: str, tmp_path: Path
 ) -> None:
     """Steps of 3 ms: 1 ms of computing, then 2 ms in which the host frees and allocates, 900 us each; or in
-    which it makes no call."""
+    which it makes no call. Or it computes in all of a step, but for those 2 ms of the first."""
     builder = TimelineBuilder()
     process = builder.process()
     thread, device = process.thread(), process.device()
     for step in range(6):
         at = step * 3_000 * US
         thread.range(f"step {step}", at, at + 3_000 * US - 1)
-        device.kernel(GEMM, at + 10 * US, at + 1_000 * US, launch=(thread, at, at + 5 * US))
-        for i, call in enumerate(calls):
+        whole = first_alone and step > 0
+        device.kernel(
+            GEMM, at + 10 * US, at + (3_000 if whole else 1_000) * US, launch=(thread, at, at + 5 * US)
+        )
+        for i, call in enumerate(() if whole else calls):
             thread.api(call, at + (1_050 + i * 950) * US, at + (1_950 + i * 950) * US)
     path = write_nsys_sqlite(builder.build(), tmp_path / "report.sqlite")
     said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
-    assert ("allocates or frees" in said.verdict) == allocates
+    assert said.verdict.partition("allocates or frees ")[2].startswith(allocates)
+    assert ("allocates" in said.verdict) == bool(allocates)
     (rule,) = [r for r in said.rules if r.code == "PD201"]
-    assert ("Keep allocations" in rule.action, "Allocate before" in rule.remedy) == (allocates, allocates)
+    assert (rule.gain is not None) == bool(advised)
+    assert advised in (rule.remedy or "")
+    assert ("Keep allocations" in (rule.action or "")) == bool(allocates and advised)

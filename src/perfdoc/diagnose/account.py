@@ -9,6 +9,7 @@ from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, Rank, Window
 from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.figures import brief, partition, per_cent, plural, share
+from perfdoc.results.host import allocates
 from perfdoc.results.names import opening, shorten
 from perfdoc.results.quality import Contradiction, in_words
 from perfdoc.results.waits import (
@@ -227,8 +228,8 @@ def host_cause(ranks: Sequence[Rank], *, on_host: bool, awaits_batch: bool) -> s
     if on_host:
         return _WORDS["python"]
     host_ns = sum(r.ledger_ns.idle.host for r in ranks)
-    if 2 * sum(r.host.idle_split.allocation_ns or 0 for r in ranks) >= host_ns > 0:
-        return "the host allocates or frees GPU memory"
+    if memory := allocates([r.host for r in ranks], host_ns):
+        return f"the host allocates or frees {memory}"
     waiting, between, pausing = (
         sum(getattr(r.host.idle_split, part) or 0 for r in ranks)
         for part in ("waiting_ns", "between_steps_ns", "pausing_ns")
