@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+from traceback import walk_stack
 
 from perfdoc.cli.streams import StdoutError, guard_streams
 from perfdoc.profiling.malloc import reuse_memory
@@ -27,19 +28,36 @@ few cycles and keeps most of what it makes; a small one keeps 160,000, and one l
 
 def command() -> None:
     """The `perfdoc` command: `main`, and an end that takes nothing apart that goes with the process, which
-    is 5 % of a small analysis. Who follows this one, as a profiler does, sees the usual end."""
+    is 5 % of a small analysis. Who follows this one, as a profiler does, or goes on after it, sees the usual
+    end."""
     try:
         main()
     except SystemExit as end:
-        if not isinstance(end.code, int | None) or sys.gettrace() or sys.getprofile():
+        if not isinstance(end.code, int | None) or _is_followed():
             raise
+        code = end.code or EXIT_ERROR  # what cannot be written at the end did not end well
         try:  # as multiprocessing ends the processes that it forks
             threading._shutdown()  # type: ignore[attr-defined]
             atexit._run_exitfuncs()
             sys.stdout.flush()
             sys.stderr.flush()
+            code = end.code or 0
         finally:
-            os._exit(end.code or 0)
+            os._exit(code)
+
+
+_AS_PROGRAM = (["<module>"], ["<module>", "_run_code", "_run_module_as_main"])
+"""Who calls `command` where nothing follows it: a script, or `python -m`."""
+
+
+def _is_followed() -> bool:
+    """Whether something comes after the command: a profiler or a debugger (from Python 3.12 on these may be
+    tools of sys.monitoring), the prompt of `python -i`, or the program that ran this as its module."""
+    tools = getattr(sys, "monitoring", None)
+    watched = sys.gettrace() or sys.getprofile() or (tools and any(tools.get_tool(i) for i in range(6)))
+    callers = [frame.f_code.co_name for frame, _ in walk_stack(sys._getframe(2))]
+    stays = sys.flags.interactive or os.environ.get("PYTHONINSPECT")
+    return bool(watched or stays) or callers not in _AS_PROGRAM
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ class Kept:
         write(2, b"taken apart,")
 sys.kept = Kept()
 def later():
+    threading.main_thread().join()
     time.sleep(0.2)
     os.write(2, b"thread,")
 atexit.register(lambda: (os.write(2, b"registered,"), sys.stdout.write("last")))
@@ -42,3 +43,31 @@ def test_the_command_ends_with_its_threads_and_handlers_and_takes_nothing_apart(
 def test_who_follows_the_process_sees_the_usual_end() -> None:
     returned, out, said = ended("sys.setprofile(lambda *_: None)\ncommand()", "--version")
     assert (returned, out, said) == (0, "last", "thread,registered,taken apart,"[-33:])
+
+
+_TOOL = """
+sys.monitoring = type(sys)("monitoring")  # of Python 3.12
+sys.monitoring.get_tool = {2: "cProfile"}.get
+"""
+_MODULE = """
+import runpy
+try:
+    runpy.run_module("perfdoc", run_name="__main__")
+except SystemExit:
+    os.write(2, b"goes on,")
+"""
+
+
+@pytest.mark.parametrize(
+    "program", [_TOOL + "command()", _MODULE, "os.environ['PYTHONINSPECT'] = 'x'\ncommand()"]
+)
+def test_what_comes_after_the_command_comes(program: str) -> None:
+    """A profiler of Python 3.12, the program that runs it as a module, the prompt of `python -i`."""
+    _, _, said = ended(program, "--version")
+    assert said.endswith("taken apart,")
+    assert said.startswith("on,") == (program is _MODULE)
+
+
+def test_what_cannot_be_written_at_the_end_is_an_error() -> None:
+    returned, _, _ = ended("atexit.register(lambda: os.close(1))\ncommand()", "--version")
+    assert returned == 2
