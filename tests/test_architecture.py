@@ -180,8 +180,8 @@ BUDGET = {
     "reports": 7_871,  # what a list says of its order and savings; all ranks first where they may wait
     "results": 3_943,  # what hosts allocate; savings in words; words that are compared; the what-if study
     "rules": 16_415,  # tokens of experts, regular slow steps, lasting ones; what pauses lie in; GPU models
-    "simulator": 13_694,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
-    "src": 22_645,  # an end that takes nothing apart; GEMMs in FP32; unnamed ranks; runs that overlap
+    "simulator": 13_719,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
+    "src": 22_661,  # an end that takes nothing apart; GEMMs in FP32; unnamed ranks; runs that overlap
     "traces": 10_111,  # plain events many at once; managed memory; calls without kernels
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }

@@ -117,11 +117,12 @@ def collections_of(logs: Mapping[int, LoggedSteps]) -> tuple[Counted | None, Cou
 def in_window(rebuilt: Rebuilt) -> Counted:
     """Steps of the window in which any of its ranks collects: a collection belongs to where it begins."""
     seen = np.zeros(rebuilt.steps, bool)
-    for frame in rebuilt.ranks:
+    for frame, first in zip(rebuilt.ranks, rebuilt.first_steps.tolist(), strict=True):
         begin = frame.host["gc"].start_ns
         begin = begin[(begin >= frame.window_start_ns) & (begin < frame.window_end_ns)]
         at = np.searchsorted(np.array(frame.step_starts_ns, np.int64), begin, "right") - 1
-        seen[at[(at >= 0) & (at < len(seen))]] = True
+        at = at[at >= 0] + first
+        seen[at[at < len(seen)]] = True
     return Counted(collect=int(seen.sum()), steps=len(seen))
 
 

@@ -133,17 +133,29 @@ class Rebuilt:
         into = into[kind[edges.source[into]] == TaskKind.ARRIVAL]
         return edges.source[into], edges.target[into]
 
+    @cached_property
+    def first_steps(self) -> I64:
+        """By rank the number of its first step among those of all: at one time all do the same step."""
+        longest = max(self.ranks, key=lambda r: len(r.step_starts_ns))
+        at = []
+        for r in self.ranks:
+            ends = np.array([r.window_start_ns, *r.step_ends_ns], np.int64)
+            middles = ends[:-1] + np.diff(ends) // 2
+            before = int((middles < longest.window_start_ns).sum())
+            at.append(-before or int(np.searchsorted(longest.step_ends_ns, middles[:1], "right").sum()))
+        return np.array(at, np.int64) - min(at)
+
     @property
     def steps(self) -> int:
         """Steps of the window, of all ranks together where they differ; 0 where it is not made of steps."""
-        if not min(len(r.step_starts_ns) for r in self.ranks):
-            return 0
-        longest = max(self.ranks, key=lambda r: len(r.step_starts_ns))
-        ends = [np.array([r.window_start_ns, *r.step_ends_ns], np.int64) for r in self.ranks]
-        middles = [begin + (end - begin) // 2 for begin, end in ((e[:-1], e[1:]) for e in ends)]
-        before = max(int((m < longest.window_start_ns).sum()) for m in middles)
-        behind = max(int((m >= longest.window_end_ns).sum()) for m in middles)
-        return len(longest.step_starts_ns) + before + behind
+        counts = [len(r.step_starts_ns) for r in self.ranks]
+        return int((self.first_steps + counts).max()) if min(counts) else 0
+
+    @property
+    def missing_steps(self) -> int:
+        """Those of them that some rank lacks."""
+        behind = self.first_steps + [len(r.step_starts_ns) for r in self.ranks]
+        return self.steps - max(int(behind.min() - self.first_steps.max()), 0) if self.steps else 0
 
     def by_rank(self, tasks: I64) -> list[I64]:
         """For each rank the places in a list of tasks of those that are its own, in their order."""
