@@ -69,9 +69,11 @@ def find_events(times: tuple[I64, I64, I64], begin: I64, waits: Bool, work: Inte
     near = (done - start) // 10 + 1
     at = np.searchsorted(work.start_ns, done - near, "left") - 1
     dry = np.where(at >= 0, work.end_ns[np.maximum(at, 0)], start) if len(work) else start
-    # What stood behind others of its stream began when it was asked for.
-    begun = np.where(dry > posted + ROUNDED_NS, posted, start)
-    dry = np.clip(dry, begun, done)
+    # What stood behind others of its stream began when it was asked for. Behind work that goes on beyond its
+    # end nothing waits for it before that is done.
+    beyond = posted > done
+    begun = np.where((dry > posted + ROUNDED_NS) & ~beyond, posted, start)
+    dry = np.where(beyond, posted, np.clip(dry, begun, done))
     beside, lasts = np.median((dry - begun)[some], axis=0), np.median((done - begun)[some], axis=0)
     later = np.flatnonzero(awaited & (beside > np.clip(BESIDE_FRAC * lasts, *BESIDE_NS)))
     at_once = awaited.copy()
@@ -81,7 +83,7 @@ def find_events(times: tuple[I64, I64, I64], begin: I64, waits: Bool, work: Inte
     # What begins beside work comes where the host asked for it.
     posted = np.where(at_once, start, np.maximum(posted, begin[:, None]))
     first = np.concatenate((posted, dry[:, later]), axis=1)
-    last = np.concatenate((np.where(at_once, done, posted), done[:, later]), axis=1)
+    last = np.concatenate((np.where(at_once, done, posted), np.maximum(done, dry)[:, later]), axis=1)
     began = np.concatenate((start, dry[:, later]), axis=1)
     at, then = first[usual], began[usual]
     order = np.lexsort((then, is_wait, at))

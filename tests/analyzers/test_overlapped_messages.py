@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.pipeline.events import where_posted
+from perfdoc.analyzers.base.intervals import union
+from perfdoc.analyzers.pipeline.events import find_events, where_posted
 from perfdoc.analyzers.pipeline.operations import MESSAGE, RankOperations
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule, find_schedule
 from perfdoc.simulator.recorded.build import recorded_job
@@ -178,3 +179,14 @@ def test_what_is_received_while_earlier_work_runs_was_asked_for_behind_it(tmp_pa
     start, one = np.array([[20_000]]), np.array([[0]])
     assert where_posted(view, one, start, np.array([True])).tolist() == [[90_000]]
     assert where_posted(view, one, start, np.array([False])).tolist() == [[20_000]]
+
+
+def test_what_is_asked_for_behind_work_beyond_its_end_is_waited_for_there() -> None:
+    """As above, the passes one after the other or 500 ns apart: the message ends at 60 us, and nothing waits
+    for it before the work in front of it is done."""
+    start, end, posted = (np.array([[us * 1_000]]) for us in (20, 60, 90))
+    for apart in (0, 500):
+        work = union(np.array([10_000, 90_000 + apart]), np.array([90_000, 170_000]))
+        found = find_events((start, end, posted), np.array([0]), np.array([[True]]), work)
+        assert found.is_wait.tolist() == [False, True]
+        assert found.begin_ns.tolist() == found.end_ns.tolist() == [[90_000, 90_000]]
