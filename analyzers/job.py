@@ -46,14 +46,14 @@ from perfdoc.traces.job_facts import JobFacts, common_facts
 
 def check_distinct(captures: Sequence[CaptureMeasurement]) -> None:
     """Refuse two files of the same content, and two captures that say that they are one rank, or one process
-    of a machine.
+    of a machine at different times: at one time these are of containers that name host and process alike.
 
     A profiler with a repeating schedule writes several captures of each rank into one folder, and shells copy
     files: the sums over ranks, and who waits for whom, would be wrong without a sign of it.
     Raises TraceError, which names the second.
     """
     contents: dict[str, Path] = {}
-    ranks: dict[int | tuple[str, int], Path] = {}
+    ranks: dict[int | tuple[str, int], CaptureMeasurement] = {}
     for capture in captures:
         if (first := contents.setdefault(capture.sha256, capture.path)) != capture.path:
             raise TraceError(
@@ -66,12 +66,23 @@ def check_distinct(captures: Sequence[CaptureMeasurement]) -> None:
             elif device.host:
                 said[device.host, device.process] = f"process {device.process} of {device.host}"
         for who, name in said.items():
-            if (first := ranks.setdefault(who, capture.path)) != capture.path:
+            of = ranks.setdefault(who, capture)
+            if of.path != capture.path and (isinstance(who, int) or _one_after_another(of, capture)):
                 raise TraceError(
                     capture.path,
-                    f"says that it is {name}, as {first} does.",
+                    f"says that it is {name}, as {of.path} does.",
                     "Give one capture of each rank, all of the same steps of one job.",
                 )
+
+
+def _one_after_another(one: CaptureMeasurement, other: CaptureMeasurement) -> bool:
+    """Whether all that the GPUs of one did lies before all of the other's. A machine has one clock."""
+    spans = []
+    for capture in (one, other):
+        times = [t + (r.calls.utc_origin_ns or 0) for r in capture.ranks for t in r.span_ns]
+        spans.append((min(times), max(times)))
+    (_, end), (begin, _) = sorted(spans)
+    return end <= begin
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,8 @@ def test_one_rank_given_twice_is_refused(tmp_path: Path, same: bool) -> None:
 
 
 def test_cycles_of_one_process_are_no_ranks(tmp_path: Path) -> None:
-    """Host and process are in the names that PyTorch's handler writes. Another process is a rank."""
+    """Host and process are in the names that PyTorch's handler writes. Another process is a rank, and what
+    ran at one time is of two containers that name both alike."""
     builder = TimelineBuilder(utc_origin_ns=10**18)
     for pid in (4711, 4712):
         process = builder.process(pid=pid)
@@ -39,8 +40,15 @@ def test_cycles_of_one_process_are_no_ranks(tmp_path: Path) -> None:
     for pid in (4711, 4712):
         write_kineto(builder.build(), tmp_path / f"n1_{pid}.1694128201545.pt.trace.json", pid)
     assert perfdoc("analyze", "--no-replay", tmp_path, "--json", "-").returncode == 0
-    process.device(ordinal=1).kernel("gemm", 0, 30_000, launch=(process.thread(), 20, 30))
-    write_kineto(builder.build(), tmp_path / "n1_4712.1694128299999.pt.trace.json", 4712)
+    again = tmp_path / "n1_4712.1694128299999.pt.trace.json"
+    process.device(ordinal=1).kernel("gemm", 20_000, 40_000, launch=(process.thread(), 20, 30))
+    write_kineto(builder.build(), again, 4712)
+    assert perfdoc("analyze", "--no-replay", tmp_path, "--json", "-").returncode == 0
+    again.unlink()
+    later = TimelineBuilder(utc_origin_ns=10**18)
+    process = later.process(pid=4712)
+    process.device().kernel("gemm", 40_000, 70_000, launch=(process.thread(), 39_000, 39_010))
+    write_kineto(later.build(), again, 4712)
     done = perfdoc("analyze", "--no-replay", tmp_path, "--json", "-")
     assert done.returncode == 2
     assert "n1_4712.1694128299999.pt.trace.json: says that it is process 4712 of n1, as" in done.stderr
