@@ -1,7 +1,7 @@
 """Time that no cause accounts for cannot be advised on, and large shares mean that the capture or perfdoc
 itself misses something."""
 
-from perfdoc.results.figures import per_cent, significant
+from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.needs import ALL_WORK, WINDOW
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_instance
@@ -46,8 +46,8 @@ def evaluate(case: Case) -> Verdict:
     if worst <= MAX_UNEXPLAINED_FRAC:
         return passes(evidence)
     reason, remedy = "no cause that the capture shows accounts for it", _LOOK
-    if busy := in_turns(case):
-        reason = f"{len(case.ranks)} GPUs of one process seem to take turns: {significant(busy, 2)} at a time"
+    if in_turns(case):
+        reason = f"{len(case.ranks)} GPUs of one process seem to take turns: one at a time"
         remedy = _SPREAD
     elif not (launches := capture.capabilities["launch_correlation"]).available:
         reason = "launches are not in the capture, so idle time has no cause"

@@ -3,12 +3,19 @@
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import Intervals, union
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import is_masked_softmax
 from perfdoc.analyzers.kernels.parts import NamedTime
+from perfdoc.analyzers.timeline.segments import Segments
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.ranking import AS_SLOW
+from perfdoc.results.ranks import LEAVES
 from perfdoc.rules.engine.gain import Gain, RankMeasurement
 from perfdoc.rules.engine.needs import Missing, Need, applies, capability, skipped
 from perfdoc.rules.engine.rule import Case, Evidence
@@ -65,24 +72,51 @@ def cost_evidence(case: Case) -> Iterator[Evidence]:
 
 
 def shares_gpu(case: Case) -> bool:
-    """Whether a capture says that several processes use one GPU."""
-    return any(note.code == "shared-gpu" for capture in case.captures for note in capture.notes)
+    """Whether other processes of the capture use the GPU that idles longest with nothing that says why."""
+    ranks = ((c, r) for c in case.captures for r in c.ranks if r.ledger.total)
+    found = max(ranks, key=lambda each: each[1].ledger.idle.unexplained / each[1].ledger.total, default=None)
+    if found is None or not (uuid := found[1].device.uuid):
+        return False
+    return len({rank.device.process for rank in found[0].ranks if rank.device.uuid == uuid}) > 1
 
 
-IN_TURNS = 1.5
-"""Devices of one process that run something at a time, in the mean: more, and they do not take turns."""
+_AT_ONCE, _COVERED = 1.1, 0.5
+"""Of devices that take turns so many work at a time at most; of what each idles others work in more."""
+_APART_FRAC = 0.01
+"""Of a step: work that is closer is one, since the picture stacks short stretches."""
 
 
-def in_turns(case: Case) -> float:
-    """How many of several devices of one process run something at a time, where they seem to take turns, what
-    they wait for having been launched; 0 where that is not seen."""
-    longest = max((rank.ledger.total for rank in case.ranks), default=0)
+def in_turns(case: Case) -> bool:
+    """Whether several devices of one process work one at a time, what they wait for having been launched."""
     processes = {(c.path, rank.device.process) for c in case.captures for rank in c.ranks}
     known = all(c.capabilities["launch_correlation"].available for c in case.captures)
-    if len(case.ranks) < 2 or len(processes) > 1 or not known or not longest:
-        return 0.0
-    busy = sum(rank.ledger.total - rank.ledger.idle.total for rank in case.ranks) / longest
-    return busy if busy <= IN_TURNS else 0.0
+    if len(case.ranks) < 2 or len(processes) > 1 or not known:
+        return False
+    offered = [{s.name: s.tracks["ledger"].segments for s in rank.timeline} for rank in case.ranks]
+    name = next((name for name in offered[0] if all(name in steps for steps in offered)), None)
+    if name is None:
+        return False
+    drawn = [steps[name] for steps in offered]
+    near_ns = int(_APART_FRAC * max(int(segments.duration_ns.sum()) for segments in drawn))
+    busy = [_covered(segments, "", near_ns) for segments in drawn]
+    work = reduce(or_, busy)
+    # Each device has steps of its own bounds.
+    begin = max(int(segments.start_ns[0]) for segments in drawn)
+    end = min(int(segments.start_ns[-1] + segments.duration_ns[-1]) for segments in drawn)
+    waits = [_covered(segments, "idle.unexplained", 0).clip(begin, end) for segments in drawn]
+    waited_ns = sum(each.overlap_ns(work) for each in waits)
+    return sum(each.total_ns for each in busy) <= _AT_ONCE * work.total_ns and waited_ns > _COVERED * sum(
+        each.total_ns for each in waits
+    )
+
+
+def _covered(segments: Segments, leaf: str, near_ns: int) -> Intervals:
+    """The time of a leaf, or without one of all work, and gaps in it up to near_ns."""
+    of = [i for i, name in enumerate(LEAVES) if (name == leaf if leaf else not name.startswith("idle."))]
+    rows = np.isin(segments.code, of)
+    start = segments.start_ns[rows]
+    found = union(start, start + segments.duration_ns[rows] + near_ns)
+    return Intervals(found.start_ns, found.end_ns - near_ns)
 
 
 _HIDDEN = (

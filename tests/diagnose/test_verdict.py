@@ -69,8 +69,8 @@ def test_gpus_of_one_process_that_take_turns(pids: tuple[int, ...], words: str) 
     made = two_steps(compute=90, idle_unexplained=110)
     ranks = [replace(made, rank=None, pid=pid, label=f"GPU {i}") for i, pid in enumerate(pids)]
     assert ranks_words(ranks) == words
-    verdict, _ = verdict_of(ranks, [], [], seen(in_turns=0.9))
-    assert "2 of one process seem to take turns, 0.9 at a time" in verdict
+    verdict, _ = verdict_of(ranks, [], [], seen(in_turns=True))
+    assert "2 of one process seem to take turns, one at a time" in verdict
     assert "nothing in the capture says why" in verdict_of(ranks, [], [], seen())[0]
 
 

@@ -65,7 +65,7 @@ def test_pd901_threshold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("processes", "launched"), [(1, True), (2, True), (1, False)])
 def test_pd901_of_gpus_of_one_process_that_take_turns(processes: int, launched: bool, tmp_path: Path) -> None:
     """All is launched at once; each of two GPUs runs two kernels of 50 us, one after the other's: 50 of the
-    150 us between its first and its last are idle, and 1.33 GPUs run at a time over such a window."""
+    150 us between its first and its last are idle, in which the other works."""
     builder = TimelineBuilder()
     made = [builder.process(pid=100 + i) for i in range(processes)]
     threads = [process.thread() for process in made]
@@ -77,7 +77,43 @@ def test_pd901_of_gpus_of_one_process_that_take_turns(processes: int, launched: 
     found = result("PD901", measured(tmp_path, builder))
     assert found.state == "fires"
     told = processes == 1 and launched
-    assert ("device_map" in found.remedy, "1.3 at a time" in found.reason) == (told, told)
+    assert ("device_map" in found.remedy, "one at a time" in found.reason) == (told, told)
+
+
+@pytest.mark.parametrize(("gpus", "apart_us", "told"), [(2, 0, False), (4, 0, False), (4, 240, True)])
+def test_pd901_of_gpus_of_one_process_that_work_together(
+    gpus: int, apart_us: int, told: bool, tmp_path: Path
+) -> None:
+    """Steps of 1,000 us, launched early, of which each GPU works 240: 0.5 or 1 GPU at a time in the mean,
+    but all or none where they begin at once."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, devices = process.thread(), [process.device(ordinal=i) for i in range(gpus)]
+    for step in range(6):
+        at = step * 1_000_000
+        thread.range(f"step {step}", at, at + 900_000)
+        for i, device in enumerate(devices):
+            start = at + 1_000_000 + i * apart_us * 1_000
+            device.kernel(GEMM, start, start + 240_000, launch=(thread, at + 20 * i, at + 20 * i + 10))
+    found = result("PD901", measured(tmp_path, builder))
+    assert found.state == "fires"
+    assert ("device_map" in found.remedy) == told
+
+
+def test_pd901_of_a_gpu_beside_one_that_is_shared(tmp_path: Path) -> None:
+    """Two processes share a GPU, each of them working 500 of 1,000 us; another, alone, works 300."""
+    for alone_us, others in ((300, False), (600, True)):
+        builder = TimelineBuilder()
+        for k, (uuid, busy_us) in enumerate((("GPU-a", 500), ("GPU-a", 500), ("GPU-b", alone_us))):
+            process = builder.process(pid=1000 + k)
+            thread, device = process.thread(), process.device(uuid=uuid)
+            for step in range(5):
+                at = step * 1_000_000
+                thread.range(f"step {step}", at, at + 900)
+                start = at + 1_000_000 + (k % 2) * 500_000
+                device.kernel(GEMM, start, start + busy_us * 1_000, launch=(thread, at + 10, at + 20))
+        found = result("PD901", measured(tmp_path, builder))
+        assert ("other processes" in found.reason) == others
 
 
 def test_pd902_wants_step_ranges_unless_a_window_was_given(tmp_path: Path) -> None:

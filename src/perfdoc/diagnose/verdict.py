@@ -79,9 +79,10 @@ class Evidence:
     """None unknown."""
     collectives: Sequence[CollectiveSize] = ()
     """With the number of ranks of their groups."""
-    in_turns: float = 0.0
-    """Devices of one process that run at a time, where they seem to take turns."""
+    in_turns: bool = False
+    """Whether devices of one process work one at a time."""
     shared_gpu: bool = False
+    """Whether other processes use the GPU that idles longest with nothing that says why."""
     doubts: str
     """What is hidden or of unknown class; empty where nothing much is."""
 
@@ -271,8 +272,7 @@ def _what(loss: str, frac: float, ranks: Sequence[Rank], seen: Evidence) -> str:
     if loss == "idle.unexplained" and seen.shared_gpu:
         return "the GPU is shared: another process's work runs, or it is idle and nothing says why"
     if loss == "idle.unexplained" and seen.in_turns:
-        busy = significant(seen.in_turns, 2)
-        return f"{idle}: {len(ranks)} of one process seem to take turns, {busy} at a time"
+        return f"{idle}: {len(ranks)} of one process seem to take turns, one at a time"
     return _WAITS[loss].format(gpus=_gpus(ranks), idle=idle)
 
 
