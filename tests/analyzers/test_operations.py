@@ -20,8 +20,8 @@ from tests.captures.timeline import TimelineBuilder
 def operations(folder: Path, *, second: int = 0) -> RankOperations:
     """Two steps on stream 7, messages on stream 21; the second begins at 2 ms, its first pass so much longer.
 
-    In us: a pass [100, 200), a send [200, 210), a pass [210.5, 350) beside which from 300 a message is under
-    way until 600; then two kinds of kernels, [600, 700) and [701, 900).
+    In us: a pass [100, 200), a send [200, 210), a pass [210.5, 350) in the middle of which a message is asked
+    for, which is under way from 300 until 600; then two kinds of kernels, [600, 700) and [701, 900).
     """
     builder = TimelineBuilder()
     process = builder.process(pid=70, rank=0)
@@ -33,8 +33,9 @@ def operations(folder: Path, *, second: int = 0) -> RankOperations:
         device.kernel(GEMM, at + 100_000 - second * step, at + 200_000, launch=(host, at + 100, at + 110))
         sent = group(host, at + 200, "ncclSend")
         device.kernel(SEND_RECV, at + 200_000, at + 210_000, stream=21, launch=sent)
-        device.kernel(GEMM, at + 210_500, at + 350_000, launch=(host, at + 300, at + 310))
+        device.kernel(GEMM, at + 210_500, at + 300_000, launch=(host, at + 300, at + 310))
         both = group(host, at + 400, "ncclSend", "ncclRecv")
+        device.kernel(GEMM, at + 300_000, at + 350_000, launch=(host, at + 470, at + 480))
         device.kernel(SEND_RECV, at + 300_000, at + 600_000, stream=21, launch=both)
         device.kernel(GEMM, at + 600_000, at + 700_000, launch=(host, at + 500, at + 510))
         device.kernel(f"{GEMM}_backward", at + 701_000, at + 900_000, launch=(host, at + 600, at + 610))
