@@ -40,6 +40,7 @@ Vendor = Literal["nvidia", "amd", "intel", "other", ""]
 Mark = Literal[
     "megatron",
     "pytorch",
+    "paddle",
     "torchtitan",
     "deepspeed",
     "lightning",
@@ -68,6 +69,7 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
             *("\naten::", "at::native::", "at_cuda_detail::", "\ntorch.", "\ntorch/", "\nc10d::", "\nc10::"),
             *("\nProfilerStep", "\n## "),
         ),
+        "paddle": ("phi::funcs::", "phi::fusion::", "\nvoid phi::", "\n_DataLoaderIter"),
         "torchtitan": ("torchtitan",),
         "deepspeed": ("deepspeed/", "deepspeed.", "DeepSpeedEngine", "DeepSpeedZeroOptimizer"),
         "lightning": ("[pl][", "pytorch_lightning", "lightning/pytorch", "[Strategy]", "[LightningModule]"),

@@ -57,8 +57,8 @@ _WHOSE = r"(next|new|train(ing)?|val|valid|validation|eval|test)[ _-]"
 _ENDS = r"(?![a-z0-9])(?![ _-]?(size|parallel|norm|ptr|type|index|dim|shape|sampler|placement))"
 DATA_PATTERN = (
     rf"^{re.escape(vocabulary.DATA)}\b"
-    # PyTorch, Lightning, TorchRec, Megatron-LM, DALI, TensorFlow, Ray.
-    r"|^enumerate\(DataLoader\)#|^DataLoader"
+    # PyTorch, Paddle, Lightning, TorchRec, Megatron-LM, DALI, TensorFlow, Ray.
+    r"|^enumerate\(DataLoader\)#|^DataLoader|^_DataLoaderIter(Single|Multi)Process$"
     r"|\b_?(Base|SingleProcess|MultiProcessing)DataLoaderIter\b|\b_?(next|try_get|get)_data$"
     r"|(?i:\b(train_|val_|test_)?dataloader_next\b|\b(train|val|test)_next$|\b(fetch_next|get)_train_batch\b)"
     r"|(?i:^batch[ _-]generator\b|^get_batch_samples\b|^batch_input\b)"

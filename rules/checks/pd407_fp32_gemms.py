@@ -99,7 +99,7 @@ def _remedy(case: Case, *, late: bool) -> str:
     words = [f"Train in {_of_16_bits(case)}, or the framework's own setting."]
     if "convolutions" in _what(case):
         words.append("Convolutions gain most with inputs and weights in channels_last.")
-    others = case.program.vendor not in ("nvidia", "")
+    others = case.program.vendor not in ("nvidia", "") or "paddle" in case.program.marks
     if not others and (case.share_at_work(could_be_tf32_ns) or 0.0) >= TF32_MIN_FRAC:
         ms = case.per_unit_ms(could_be_tf32_ns) or 0.0
         where = "" if all(tf32_speedup(r.device.gpu_name) for r in case.ranks) else " (Ampere and later)"
@@ -115,8 +115,11 @@ def _remedy(case: Case, *, late: bool) -> str:
 
 def _of_16_bits(case: Case) -> str:
     """How, by what all of the GPUs multiply; both where one of them is not known."""
-    bf16 = "bf16: torch.autocast(device_type='cuda', dtype=torch.bfloat16)"
-    fp16 = "fp16 with loss scaling: torch.autocast(device_type='cuda', dtype=torch.float16) and GradScaler"
+    auto = "torch.autocast(device_type='cuda', dtype=torch.{})"
+    if "paddle" in case.program.marks:
+        auto = "paddle.amp.auto_cast(dtype='{}')"
+    bf16 = f"bf16: {auto.format('bfloat16')}"
+    fp16 = f"fp16 with loss scaling: {auto.format('float16')} and GradScaler"
     if (lacking := lack_bf16(case)) is None:
         return f"{bf16}; on GPUs without it, as NVIDIA's before Ampere, {fp16}"
     return f"{fp16} (these GPUs have no bf16)" if lacking else bf16

@@ -67,6 +67,12 @@ def test_the_cap_of_the_bound_is_said(tmp_path: Path) -> None:
     assert len(gain.assumptions) == 2
 
 
+@pytest.mark.parametrize("other", ["void phi::funcs::Fill<float>(float)", "void at::native::fill<float>(x)"])
+def test_16_bits_in_words_of_the_framework(other: str, tmp_path: Path) -> None:
+    found = result("PD407", given(case_of(tmp_path, laid((SGEMM, 900), (other, 50)))))
+    assert ("paddle.amp" in found.remedy, "torch." in found.remedy) == ("phi::" in other, "at::" in other)
+
+
 def test_of_a_job_that_mixes_fp8_and_bf16_nobody_knows_which_layers_run_in_it(tmp_path: Path) -> None:
     """60 of 500 us of GEMMs are a tenth and more, and do less than half of the work."""
     fp8 = "sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
@@ -15,9 +18,11 @@ EPOCH_US = 1_700_000_000_000_000
 
 
 def event(cat: str, name: str, tid: str | int, at_us: int, dur_us: float, **args: Any) -> dict[str, Any]:
-    """As chrometracing_logger.cc writes it: the length behind the name, whole microseconds since 1970."""
+    """As chrometracing_logger.cc writes it: the length behind the name, in ms above one, and whole
+    microseconds since 1970."""
+    shown = f"{dur_us / 1000:.3f} ms" if dur_us > 1000 else f"{dur_us:.3f} us"
     return {
-        "name": f"{name}[{dur_us / 1000:.3f} ms]",
+        "name": f"{name}[{shown}]",
         "pid": PID if isinstance(tid, str) else 0,
         "tid": tid,
         "ts": EPOCH_US + at_us,
@@ -56,9 +61,15 @@ def steps(count: int) -> list[dict[str, Any]]:
     return made
 
 
-def written(path: Path, count: int) -> Path:
+def allocations(count: int) -> list[dict[str, Any]]:
+    args = {"place": "Place(gpu:0)", "addr": "1", "increase_bytes": 512, "current_allocated": "512"}
+    one = {"name": "[memory]", "pid": PID, "tid": "11(C++)", "ph": "i", "cat": "Allocate", "args": args}
+    return [{**one, "ts": EPOCH_US + i} for i in range(count)]
+
+
+def written(path: Path, count: int, before: Sequence[dict[str, Any]] = ()) -> Path:
     head = {"schemaVersion": "1.0.0", "displayTimeUnit": "ms", "span_indx": "0"}
-    path.write_text(json.dumps({**head, "traceEvents": [*steps(count), {}]}, indent=1))
+    path.write_text(json.dumps({**head, "traceEvents": [*before, *steps(count), {}]}, indent=1))
     return path
 
 
@@ -77,6 +88,19 @@ def test_its_rows_are_those_of_any_capture(tmp_path: Path) -> None:
     assert {one.remedy for one in trace.capabilities.values()} == {""}
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        allocations(20),
+        [event("CudaRuntime", "cudaEventQuery", "9(C++)", i, 0.5) for i in range(20)],
+    ],
+    ids=["allocations", "short calls"],
+)
+def test_it_is_known_by_what_may_come_first(before: Sequence[dict[str, Any]], tmp_path: Path) -> None:
+    (rank,) = measure_capture(written(tmp_path / "x.json", 4, before), WindowRequest()).ranks
+    assert rank.window.steps == 4
+
+
 def test_its_steps_are_steps(tmp_path: Path) -> None:
     """From the second step's first work to the third's 1,000 us: 400 of compute, 50 of the copy."""
     (rank,) = measure_capture(written(tmp_path / "x.json", 4), WindowRequest()).ranks
@@ -84,6 +108,8 @@ def test_its_steps_are_steps(tmp_path: Path) -> None:
     assert rank.window.step_list[1].duration_ns == 1_000_000
     assert rank.ledger.compute == 4 * 400_000
     assert rank.ledger.exposed_memcpy == 4 * 50_000
+    # From the copy's end at 790 us to the next kernel at 330, of which the loader takes [5, 305).
+    assert rank.step_ledgers.leaf_ns["idle.data"].tolist()[:3] == [300_000] * 3
 
 
 def test_colours_are_not_paddles_alone(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-_LENGTH = re.compile(rb'\[\d{1,12}\.\d{3} ms\]"')
+_LENGTH = re.compile(rb'\[\d{1,12}\.\d{3} [mu]s\]"')
 _THREAD = re.compile(rb'("tid":\s*)"(\d{1,19})\((?:Python|C\+\+)\)"')
 _CATEGORY = re.compile(rb'("cat":\s*)"(\w{1,32})"')
 _CATEGORIES = {
@@ -19,8 +19,10 @@ _CATEGORIES = {
 
 
 def is_paddles(event: msgspec.Raw) -> bool:
-    """Whether an event has a colour, as Paddle writes of all, and its length in its name."""
-    return b'"cname"' in bytes(event) and _LENGTH.search(bytes(event)) is not None
+    """Whether an event has a colour, as Paddle writes of all, and its length in its name; or is of memory, of
+    which the first thread may have many before."""
+    text = bytes(event)
+    return b'"increase_bytes"' in text or (b'"cname"' in text and _LENGTH.search(text) is not None)
 
 
 def as_kinetos(event: msgspec.Raw) -> msgspec.Raw:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -59,7 +60,7 @@ _EXTRAS = {
     "shapes": "operator shapes (record_shapes)",
     "memory": "every allocation (profile_memory)",
 }
-_AT_ONCE, _LOOKED_AT, _COLOUR = 4096, 8, b'"cname"'
+_AT_ONCE, _LOOKED_AT, _PADDLES = 4096, 8, re.compile(rb'"(cname|increase_bytes)"')
 _SINGLY = frozenset("BEMIi")
 """Phases of which there are few, or which belong to another event."""
 _ANY_ARGS = frozenset((*OPERATORS, "user_annotation", "python_function"))
@@ -142,7 +143,7 @@ class EventRows(OddEvents):
 
     def read(self, events: list[msgspec.Raw]) -> None:
         """Sort the next events of the file; those that cannot be read are counted."""
-        if self.of_paddle or (not self._seen and any(_COLOUR in bytes(e) for e in events[:_LOOKED_AT])):
+        if self.of_paddle or (not self._seen and any(_PADDLES.search(bytes(e)) for e in events[:_LOOKED_AT])):
             from perfdoc.traces.kineto.paddle import as_kinetos, is_paddles  # most are of PyTorch
 
             self.of_paddle = self.of_paddle or any(map(is_paddles, events[:_LOOKED_AT]))
