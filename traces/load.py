@@ -96,12 +96,13 @@ def _in_folder(folder: Path) -> list[Path]:
                 remedy = f"If each holds a rank: perfdoc analyze {shlex.quote(str(inner[-1].parent))}/*"
             words = f"is a folder without traces, but {inner[-1].relative_to(folder)} in it has some."
             raise TraceError(folder, words, remedy)
-        if (told := what_is(b"ARROW1", "")) and any(folder.glob("*.arrow")):
+        if (told := what_is(b"ARROW1", "")) and any(_TABLE.match(f.name) for f in folder.glob("*.arrow")):
             raise TraceError(folder, *told)
         raise TraceError(folder, "is a folder without traces.", accepted())
     return captures
 
 
+_TABLE = re.compile(r"StringIds\.|CUPTI_ACTIVITY_|NVTX_EVENTS\.|(TARGET|META|ENUM)_")
 _LOOKED_INTO, _FEW = 64, 8
 """Folders of a folder; and of these, where none of them holds traces itself."""
 

@@ -64,7 +64,9 @@ def two_steps(**leaves: int) -> Rank:
     return made
 
 
-@pytest.mark.parametrize(("pids", "words"), [((7, 7), "2 GPUs of one process"), ((7, 8), "2 ranks")])
+@pytest.mark.parametrize(
+    ("pids", "words"), [((7, 7), "2 GPUs of one process"), ((7, 8), "2 ranks"), ((-1, -1), "2 ranks")]
+)
 def test_gpus_of_one_process_that_take_turns(pids: tuple[int, ...], words: str) -> None:
     made = two_steps(compute=90, idle_unexplained=110)
     ranks = [replace(made, rank=None, pid=pid, label=f"GPU {i}") for i, pid in enumerate(pids)]

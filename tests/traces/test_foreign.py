@@ -137,6 +137,9 @@ def test_a_report_of_an_old_nsys_is_a_report(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_folder_of_arrow_tables_is_an_export(tmp_path: Path) -> None:
+    (tmp_path / "data-00000-of-00001.arrow").write_bytes(b"ARROW1")  # of a data set
+    with pytest.raises(TraceError, match="is a folder without traces"):
+        find_captures([str(tmp_path)])
     (tmp_path / "CUPTI_ACTIVITY_KIND_KERNEL.arrow").write_bytes(b"ARROW1")
     with pytest.raises(TraceError, match="export of a form that is not read"):
         find_captures([str(tmp_path)])

@@ -285,6 +285,9 @@ def test_calls_of_threads_are_the_rows_on_them_in_the_order_of_the_file(tmp_path
         ([], "CUDA was not traced"),
         (["cudaProfilerStart"], "none of its 1 CUDA"),
         (["cuLaunchKernel"], "lost"),
+        (["cudaMemcpyAsync", "cudaLaunchHostFunc_v10000"], "none of its 2 CUDA"),
+        (["cudaStreamBeginCapture", "cudaLaunchKernel"], "none of its 2 CUDA"),
+        (["cudaStreamBeginCapture", "cudaLaunchKernel", "cudaGraphLaunch"], r"launch some \(1\): .* lost"),
     ],
 )
 def test_what_lacks_kernels_is_told_by_its_calls(calls: list[str], said: str, tmp_path: Path) -> None:
@@ -312,3 +315,24 @@ def test_pages_that_move_on_demand_are_told(kind: int, told: bool, tmp_path: Pat
     found = [n.message for n in read_nsys_sqlite(path).notes if n.code == "managed-memory"]
     assert bool(found) == told
     assert all("2 times, 128 MiB" in message for message in found)
+
+
+@pytest.mark.parametrize(("causes", "told"), [((0, 0), 0), ((1, 1), 0), ((1, 2), 1), ((2, 2), 2)])
+def test_pages_that_a_program_prefetches_are_not(causes: tuple[int, int], told: int, tmp_path: Path) -> None:
+    """As above, prefetched. Causes as CUPTI has them: 1 the program itself, 2 a page that is not there."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel("gather", 0, 1_000_000)
+    for at in (100_000, 500_000):
+        launch = (thread, at - 20, at - 10, "cudaMemPrefetchAsync")
+        device.copy("host_to_device", 64 << 20, at, at + 20_000, stream=9, launch=launch)
+    path = write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite")
+    with sqlite3.connect(path) as db:
+        table = "CUPTI_ACTIVITY_KIND_MEMCPY"
+        for at, cause in zip((100_000, 500_000), causes, strict=True):
+            db.execute(f"UPDATE {table} SET copyKind = 11, migrationCause = ? WHERE start = ?", (cause, at))
+    db.close()
+    found = [n.message for n in read_nsys_sqlite(path).notes if n.code == "managed-memory"]
+    assert bool(found) == bool(told)
+    assert all(f"moved {told} times" in message for message in found)

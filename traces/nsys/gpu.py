@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from perfdoc.traces.model import UNKNOWN, Copies, CopyKind, GraphLaunches, Kernels, Note
@@ -103,10 +105,13 @@ _MANAGED, _MANY_FRAC = (11, 12), 0.01
 """ENUM_CUDA_MEMCPY_OPER of pages of managed memory that move; the time for it that counts, of kernels'."""
 
 
-def migrations(source: NsysSource, kernels_ns: int) -> list[Note]:
-    """Told where pages move on demand: a kernel that waits for them looks as if it computed."""
-    c = read_ints(source, MEMCPY, {"start": 0, "end": 0, "bytes": 0, "copyKind": 0})
-    moved = np.isin(c["copyKind"], _MANAGED)
+def migrations(source: NsysSource, kernels_ns: int, names: Sequence[str]) -> list[Note]:
+    """Told where pages move on demand: a kernel that waits for them looks as if it computed. names: of calls
+    too. What a program prefetches itself (cause 1) does not; where it does and no cause is given, any may."""
+    c = read_ints(source, MEMCPY, {"start": 0, "end": 0, "bytes": 0, "copyKind": 0, "migrationCause": 0})
+    moved = np.isin(c["copyKind"], _MANAGED) & (c["migrationCause"] != 1)
+    if moved.any() and any("MemPrefetch" in name for name in names):
+        moved &= c["migrationCause"] > 0
     if int((c["end"] - c["start"])[moved].sum()) <= _MANY_FRAC * kernels_ns:
         return []
     times = f"{int(moved.sum()):,} times, {int(np.maximum(c['bytes'][moved], 0).sum()) >> 20:,} MiB"

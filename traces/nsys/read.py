@@ -137,11 +137,11 @@ def read_nsys(source: NsysSource) -> Trace:
         notes.append(
             Note(
                 code="open-ranges",
-                message=f"{nvtx.open_ranges:,} NVTX ranges never close; each counts to the capture's end.",
+                message=f"NVTX ranges never close ({nvtx.open_ranges:,}): each counts to the capture's end.",
                 remedy="Close every range, or end the capture outside of them.",
             )
         )
-    notes += nsys_gpu.migrations(source, int((kernels.end_ns - kernels.start_ns).sum()))
+    notes += nsys_gpu.migrations(source, int((kernels.end_ns - kernels.start_ns).sum()), ids.strings.values)
     if ids.missing_names:
         notes.append(
             Note(code="missing-names", message=f"{ids.missing_names:,} names are missing from StringIds.")
@@ -252,8 +252,11 @@ def _without_kernels(api: ApiCalls, names: Sequence[str], *, has_table: bool) ->
             else f"(no {nsys_gpu.KERNEL} table): CUDA was not traced."
         )
         return f"holds no GPU kernels {said}", f"Capture a part of the run with GPU work, with {_CAPTURE}"
-    if launches := sum("Launch" in names[i] for i in api.name.tolist()):
-        said = f"holds no GPU kernels, though {launches:,} calls launch some: the GPU's records were lost."
+    called = [names[i] for i in api.name.tolist()]
+    # What is launched into a stream that is captured runs when its graph is launched.
+    launch = "GraphLaunch" if any("BeginCapture" in name for name in called) else "Launch"
+    if launches := sum(launch in name and "LaunchHostFunc" not in name for name in called):
+        said = f"holds no GPU kernels, though calls launch some ({launches:,}): the GPU's records were lost."
         return said, "End the capture before the process exits, with no other profiler in it."
     said = f"holds no GPU kernels: none of its {len(api):,} CUDA calls launches one."
     return said, "Let the captured range (--capture-range, --delay, --duration) span whole steps."
