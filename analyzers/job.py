@@ -77,12 +77,9 @@ def check_distinct(captures: Sequence[CaptureMeasurement]) -> None:
 
 def _one_after_another(one: CaptureMeasurement, other: CaptureMeasurement) -> bool:
     """Whether all that the GPUs of one did lies before all of the other's. A machine has one clock."""
-    spans = []
-    for capture in (one, other):
-        times = [t + (r.calls.utc_origin_ns or 0) for r in capture.ranks for t in r.span_ns]
-        spans.append((min(times), max(times)))
-    (_, end), (begin, _) = sorted(spans)
-    return end <= begin
+    each = [[t + (r.calls.utc_origin_ns or 0) for r in c.ranks for t in r.span_ns] for c in (one, other)]
+    first, second = sorted(each, key=min)
+    return max(first) <= min(second)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,12 +57,8 @@ def drawn_ranks(ranks: Sequence[Rank], roles: RolesAnalysis | None) -> list[int]
 
 def ranks_words(ranks: Sequence[Rank]) -> str:
     """`8 ranks`; devices that one known process has are none."""
-    one_process = len({(r.input, r.pid) for r in ranks}) == 1 and all(
-        r.rank is None and r.pid >= 0 for r in ranks
-    )
-    return (
-        f"{len(ranks)} GPUs of one process" if len(ranks) > 1 and one_process else plural(len(ranks), "rank")
-    )
+    one = len({(r.input, r.pid) for r in ranks}) == 1 and all(r.rank is None and r.pid >= 0 for r in ranks)
+    return f"{len(ranks)} GPUs of one process" if len(ranks) > 1 and one else plural(len(ranks), "rank")
 
 
 def source_line(diagnosis: Diagnosis) -> str:

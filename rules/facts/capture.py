@@ -93,10 +93,9 @@ def in_turns(case: Case) -> bool:
     if len(case.ranks) < 2 or len(processes) > 1 or not known:
         return False
     offered = [{s.name: s.tracks["ledger"].segments for s in rank.timeline} for rank in case.ranks]
-    name = next((name for name in offered[0] if all(name in steps for steps in offered)), None)
-    if name is None:
+    drawn = next(([steps[n] for steps in offered] for n in offered[0] if all(n in s for s in offered)), None)
+    if drawn is None:
         return False
-    drawn = [steps[name] for steps in offered]
     near_ns = int(_APART_FRAC * max(int(segments.duration_ns.sum()) for segments in drawn))
     busy = [_covered(segments, "", near_ns) for segments in drawn]
     work = reduce(or_, busy)
@@ -104,10 +103,8 @@ def in_turns(case: Case) -> bool:
     begin = max(int(segments.start_ns[0]) for segments in drawn)
     end = min(int(segments.start_ns[-1] + segments.duration_ns[-1]) for segments in drawn)
     waits = [_covered(segments, "idle.unexplained", 0).clip(begin, end) for segments in drawn]
-    waited_ns = sum(each.overlap_ns(work) for each in waits)
-    return sum(each.total_ns for each in busy) <= _AT_ONCE * work.total_ns and waited_ns > _COVERED * sum(
-        each.total_ns for each in waits
-    )
+    beside = sum(each.overlap_ns(work) for each in waits) > _COVERED * sum(each.total_ns for each in waits)
+    return beside and sum(each.total_ns for each in busy) <= _AT_ONCE * work.total_ns
 
 
 def _covered(segments: Segments, leaf: str, near_ns: int) -> Intervals:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from statistics import median
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernels.parts import NamedTime
+from perfdoc.profiling.gpus import gpu_model, peak_flops
 from perfdoc.results.figures import per_cent, significant
 from perfdoc.results.names import shorten
 from perfdoc.rules.engine.case import Case
@@ -20,14 +22,21 @@ UNIFORM = 0.5
 """A device is slow if nearly all of its time is in kernels that take longer by this share of the whole at
 least."""
 NEARLY_ALL = 0.9
+_ALL = "All its kernels take"
 _SOME = "Only some of its kernels take longer than theirs"
 
 
 def work_words(case: Case, label: str) -> str:
     """What its kernels show against the median of the ranks that run the same, and what to compare; empty
-    where that is not known."""
-    if other := _another_model(case, label):
-        return other
+    where that is not known. A slower model of GPU explains what takes longer in all of them; else it is told
+    behind what they show."""
+    found, (model, slower) = _kernel_words(case, label), _another_model(case, label)
+    if slower and (not found or found.startswith(_ALL)):
+        return f"{model}: give it less of the work, or run on equal GPUs"
+    return f"{found}. {model}" if found and model else found
+
+
+def _kernel_words(case: Case, label: str) -> str:
     found = _compared(case, label)
     if found is None:
         return ""
@@ -43,7 +52,7 @@ def work_words(case: Case, label: str) -> str:
     least = 1 + UNIFORM * (ratio - 1)
     slow_ns = sum(k.total_ns for k in own.values() if k.total_ns >= least * k.count * lengths[k.name])
     if slow_ns >= NEARLY_ALL * total:
-        slow = f"All its kernels take {significant(ratio)} times as long: a slow GPU"
+        slow = f"{_ALL} {significant(ratio)} times as long: a slow GPU"
         return f"{slow}. {look_at_gpu(case.program.vendor)}"
     if _of_experts(case, own, lengths, longer_ns):
         return f"{_SOME}, matrix products and not attention: compare how many tokens its experts get"
@@ -55,14 +64,18 @@ def check_of(part: str, name: str) -> str:
     return f"Check {name}" if part == "GPU" and name.startswith("GPU ") else f"Check the {part} of {name}"
 
 
-def _another_model(case: Case, label: str) -> str:
-    """That its GPU is none of those of the others, which are all of one model; empty where it is."""
+def _another_model(case: Case, label: str) -> tuple[str, bool]:
+    """That its GPU is none of those of the others, which are all of one model, and whether it has a lower
+    peak; empty where it is."""
     each = dict(zip(case.job.labels, (r.device.gpu_name for r in case.ranks), strict=False))
     own, others = each.pop(label, None), set(each.values())
     if not own or len(others) != 1 or others & {own, None}:
-        return ""
-    models = f"{shorten(own, 48)}, the others' {shorten(str(others.pop()), 48)}"
-    return f"Its GPU is another model ({models}): give it less of the work, or run on equal GPUs"
+        return "", False
+    other = str(others.pop())
+    if (model := gpu_model(own)) is not None and model == gpu_model(other):  # named so by other drivers
+        return "", False
+    told = f"Its GPU is another model ({shorten(own, 48)}, the others' {shorten(other, 48)})"
+    return told, (peak_flops(own, "fp16") or inf) < (peak_flops(other, "fp16") or 0)
 
 
 def computing_part(words: str) -> str:

@@ -15,6 +15,7 @@ from tests.captures.timeline import TimelineBuilder
 US = 1_000
 ATTENTION = "void flash::flash_fwd_kernel<x>(y)"
 A100, V100 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB"
+A100_40, H100 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"
 
 
 def written(folder: Path, gpu: str, *, attention_us: int) -> Path:
@@ -38,7 +39,16 @@ def written(folder: Path, gpu: str, *, attention_us: int) -> Path:
 @pytest.mark.parametrize(
     ("gpu", "attention_us", "shown"),
     [
-        (V100, 900, f"another model ({V100}, the others' {A100})"),
+        (V100, 900, f"another model ({V100}, the others' {A100}): give it less"),
+        # Of the same speed, or faster: the kernels tell.
+        (
+            A100_40,
+            500,
+            f"the lengths of its sequences. Its GPU is another model ({A100_40}, the others' {A100})",
+        ),
+        (A100.removeprefix("NVIDIA "), 500, "the lengths of its sequences."),
+        (H100, 900, "All its kernels take 1.8 times as long: a slow GPU"),
+        (V100, 500, "Only some of its kernels"),
         (A100, 900, "All its kernels take 1.8 times as long"),
         (A100, 500, "Only some of its kernels"),
     ],
@@ -52,6 +62,7 @@ def test_what_a_slow_device_shows(gpu: str, attention_us: int, shown: str, tmp_p
     assert said.verdict.startswith(f"{slow} computes {times} times as long as its peer in every step")
     (rule,) = [r for r in said.rules if r.code == "PD303"]
     assert shown in rule.remedy
+    assert ("another model" in rule.remedy) == (gpu not in A100)
     assert rule.action in (f"Check {slow}", f"Check the work of {slow}")
 
 
