@@ -27,10 +27,10 @@ OF_MEDIAN = np.pi / 2
 """Variance of a median over that of a mean."""
 FEWEST_SLOW = 3
 """Steps, where a rank is slow in half of them or more."""
-AS_PEERS = 9.0
-"""Times their variance: no more, and a rank scatters as its peers do."""
+APART_FRAC = 0.5
+"""Of the mean difference of slow steps from the others that the nearest two of them are apart."""
 CLEAR, MOST_ALIKE = 2.0, 0.9
-"""Standard errors of what one step has in common with the next one; and how much of it is believed."""
+"""Standard errors of a variance, or of what a step shares with the next one; how much of that is believed."""
 
 
 @lru_cache(maxsize=4096)
@@ -66,17 +66,18 @@ def _at_times(takes: F64, m: int, over: F64, others: F64) -> Bool | None:
     if top < 1 + (LEAST if is_half else LEAST_AT_TIMES) or not FEWEST_STEPS <= count < steps:
         return None
     # It is its own time that changes, not that of the only other one.
-    if takes[m, slow].mean() < (1 + (top - 1) / 2) * takes[m, ~slow].mean():
-        return None
-    if not _are_two_levels(np.log(np.maximum(takes, 1.0)), m, slow):
+    own, both = (log(each[slow].mean() / max(each[~slow].mean(), 1e-9)) for each in (takes[m], over))
+    if own < both / 2 or not _are_two_levels(np.log(np.maximum(takes, 1.0)), m, slow):
         return None
     also = others > 1 + (top - 1) / 2
+    # Who takes clearly longer in the others as well is slow in all.
+    found = slow | bool(over[~slow].min() >= 1 + max(LEAST, (top - 1) / 4))
     if is_half and not also.any():
-        return slow
+        return found
     # Of those that are so in a step each rank is equally likely to be one.
     also = np.append(also, slow[None, :], axis=0)
     each = also.mean(axis=0)[also.any(axis=0)]
-    return slow if at_least(count, len(each), float(each.mean())) * len(also) < SURE else None
+    return found if at_least(count, len(each), float(each.mean())) * len(also) < SURE else None
 
 
 def _are_two_levels(logs: F64, m: int, slow: Bool) -> bool:
@@ -93,7 +94,9 @@ def _are_two_levels(logs: F64, m: int, slow: Bool) -> bool:
         mine = (own - np.where(slow, own[slow].mean(), own[~slow].mean()))[None, :]
         theirs = peers - usual - (peers - usual).mean(axis=1, keepdims=True)
         rest, free = np.append(mine, theirs, axis=0), steps - 2 + (ranks - 1 - left) * (steps - 1)
-        if (mine**2).sum() > AS_PEERS * np.median((theirs**2).sum(axis=1)):
+        apart = float(own[slow].min() - own[~slow].max())
+        as_peers = (1 + CLEAR * sqrt(2 / steps)) * np.median((theirs**2).sum(axis=1))
+        if apart < APART_FRAC * more or (mine**2).sum() > as_peers:
             rest, free = mine, steps - 2
         t = more / max(_scatter(rest, free, 0) * sqrt(steps / count / (steps - count)), 1e-6)
         if t > 0 and (free - 1) / 2 * log1p(t * t / free) + log(t * sqrt(2 * pi)) >= ways:
@@ -115,12 +118,34 @@ def beyond_chance(takes: F64, m: int) -> Bool | None:
     own = takes[:, works]
     if min(own.shape) < 2:
         return None
-    over = own / [np.median(np.delete(own, i, axis=0), axis=0) for i in range(len(own))]
+    over = _over_peers(own)
     some = _at_times(own, m, over[m], np.delete(over, m, axis=0))
     if some is not None:
         works[works] = some
         return works
-    return np.ones(len(works), bool) if _is_beyond(np.log(own), m) else None
+    is_so = _is_beyond(np.log(own), m) or _is_far_above(np.log(own), m)
+    return np.ones(len(works), bool) if is_so else None
+
+
+def _over_peers(takes: F64) -> F64:
+    """By rank and step: how many times as long as the median of the others."""
+    ranks, place, each = len(takes), takes.argsort(axis=0).argsort(axis=0), np.sort(takes, axis=0)
+    # Without a rank those above it are one place lower.
+    middle = ((ranks - 2) // 2, (ranks - 1) // 2)
+    found: F64 = 2 * takes / sum(np.take_along_axis(each, i + (place <= i), axis=0) for i in middle)
+    return found
+
+
+def _is_far_above(logs: F64, m: int) -> bool:
+    """Whether in nearly all steps it is further above its peers' median than any of them is from it: more
+    often than any rank, and data of one rank, are by chance; the latter by Student's t if steps are few."""
+    (ranks, steps), peers = logs.shape, np.delete(logs, m, axis=0)
+    over = logs[m] - (usual := np.median(peers, axis=0))
+    count = int((over > np.maximum(log1p(LEAST), np.abs(peers - usual).max(axis=0))).sum())
+    if ranks < 3 or count < NEARLY_ALWAYS * steps or at_least(count, steps, 1 / ranks) * ranks > CHANCE:
+        return False
+    limit = student_t(steps - 1, 1 - CHANCE) * float(over.std(ddof=1)) / sqrt(steps)
+    return at_least(count, steps, 0.5) <= CHANCE or float(over.mean()) > limit
 
 
 def _is_beyond(logs: F64, m: int) -> bool:

@@ -160,7 +160,11 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
     work = works[at]
     ratio = float(np.median(over[steps]))
     own = _without_experts(work)
-    usual = own[:, :, steps].mean(axis=2, keepdims=True)
+    # A rank that is slow in every step may have two levels: each is made as its peers are.
+    high, is_always = over > 1 + (ratio - 1) / 2, bool(over.min() >= 1 + LEAST) and bool(steps.all())
+    usual = np.repeat(own[:, :, steps].mean(axis=2, keepdims=True), len(steps), axis=2)
+    for level in (high, ~high) if is_always and work.is_by_place else ():
+        usual[:, :, level] = own[:, :, level].mean(axis=2, keepdims=True) if level.any() else 0.0
     factors = as_peers(works, at, usual, m, steps)
     # Or as they are in each step, without the pauses in which they may have waited for it.
     unpaused = own - pauses_of_peers(work, own, m)
@@ -184,7 +188,7 @@ def _slow_rank(works: Sequence[StageWork], at: int, m: int, over: F64, steps: Bo
         stage=work.stage if len(works) > 1 else None,
         ratio=ratio,
         peers=peers,
-        recurrence_frac=float((over > 1 + (ratio - 1) / 2).mean()),
+        recurrence_frac=1.0 if is_always else float(high.mean()),
         note=note,
         since=first if first and steps[first:].all() else None,
         own=factors,
