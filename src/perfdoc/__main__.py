@@ -28,8 +28,7 @@ few cycles and keeps most of what it makes; a small one keeps 160,000, and one l
 
 def command() -> None:
     """The `perfdoc` command: `main`, and an end that takes nothing apart that goes with the process, which
-    is 5 % of a small analysis. Who follows this one, as a profiler does, or goes on after it, sees the usual
-    end."""
+    is 5 % of a small analysis. Who follows this one, as a profiler does, or after it, sees the usual end."""
     try:
         main()
     except SystemExit as end:
@@ -46,18 +45,15 @@ def command() -> None:
             os._exit(code)
 
 
-_AS_PROGRAM = (["<module>"], ["<module>", "_run_code", "_run_module_as_main"])
-"""Who calls `command` where nothing follows it: a script, or `python -m`."""
-
-
 def _is_followed() -> bool:
-    """Whether something comes after the command: a profiler or a debugger (from Python 3.12 on these may be
-    tools of sys.monitoring), the prompt of `python -i`, or the program that ran this as its module."""
+    """Whether something comes after the command: a profiler or a debugger (from Python 3.12 on tools of
+    sys.monitoring), the prompt of `python -i`, or its caller, where that is no script nor -m."""
     tools = getattr(sys, "monitoring", None)
-    watched = sys.gettrace() or sys.getprofile() or (tools and any(tools.get_tool(i) for i in range(6)))
-    callers = [frame.f_code.co_name for frame, _ in walk_stack(sys._getframe(2))]
     stays = sys.flags.interactive or os.environ.get("PYTHONINSPECT")
-    return bool(watched or stays) or callers not in _AS_PROGRAM
+    if stays or sys.gettrace() or sys.getprofile() or (tools and any(map(tools.get_tool, range(6)))):
+        return True
+    callers = [frame.f_code.co_name for frame, _ in walk_stack(sys._getframe(2))]
+    return callers not in (["<module>"], ["<module>", "_run_code", "_run_module_as_main"])
 
 
 def main() -> None:
