@@ -119,8 +119,10 @@ def _later(case: Case) -> tuple[str, float, float, float] | None:
             if compute[at:].mean() - compute[:at].mean() >= _COMPUTES_FRAC * (later - mean):
                 more = float(of.kernels[at:].mean() / max(of.kernels[:at].mean(), 1))
                 found.append((of.names[at], mean, later, more))
-    same = len(found) == len(case.ranks) and len({name for name, *_ in found}) == 1
-    return max(found, key=lambda one: abs(one[3] - 1)) if same else None
+    names = [name for name, *_ in found]
+    of_all = [one for one in found if names.count(one[0]) == len(case.ranks)]
+    step = max(of_all, key=lambda one: one[2] / one[1], default=("",))[0]  # of several the largest
+    return max((one for one in of_all if one[0] == step), key=lambda one: abs(one[3] - 1), default=None)
 
 
 def _told_later(step: str, before_ns: float, after_ns: float, more: float, mean_ns: float) -> Verdict:

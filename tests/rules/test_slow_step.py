@@ -196,6 +196,13 @@ def test_steps_that_compute_longer_from_one_on(slow: Sequence[int], since: str, 
         assert found.gain.high_ms == pytest.approx(0.133, abs=0.001)
 
 
+def test_a_clock_that_falls_twice_is_told_from_where_it_falls_most(tmp_path: Path) -> None:
+    """Steps of 600, 800 and 1,400 us, four each: from the second fall on 1,400 to 700 before."""
+    steps = [EVEN if i < 4 else (700, 0) if i < 8 else (1300, 0) for i in range(12)]
+    found = result("PD210", case_of(tmp_path, *laid_out(steps, steps)))
+    assert found.blames == "From perfdoc.step 8 on steps compute 2 times as long"
+
+
 def test_steps_in_which_others_are_waited_for_do_not_compute_longer(tmp_path: Path) -> None:
     """One of two ranks computes longer from step 5 on; the other waits for it."""
     late = [(800, 0) if i > 4 else EVEN for i in range(9)]
