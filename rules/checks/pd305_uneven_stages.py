@@ -18,7 +18,10 @@ from perfdoc.rules.facts.culprit import cause_of, gain_of, leading
 from perfdoc.rules.facts.culprit_words import does, stage_words, who
 from perfdoc.rules.facts.degrees import PP, VPP, layers_of
 from perfdoc.rules.facts.stage_split import (
+    EMBEDDING,
+    LOSS,
     layers_apart,
+    layers_by_stage,
     mixed_layers,
     own_ns_by_stage,
     switched_off,
@@ -119,9 +122,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         evidence.append(("the step with even stages", brief(cause.even_ns)))
     gain, remedy = gain_of(case, cause), _MIDDLE
     if at_end:
-        uneven = any(case.setting(knob)[1] is not None for knob in (FIRST, LAST))
-        ratio = 0.0 if uneven else cause.ratio or 0.0
-        keeps = _to_keep(ratio, pp or 0, layers_of(case), _chunks(case))
+        keeps = _keeps(case, cause.stage or 0, pp or 0, cause.ratio or 0.0)
         held = [s.rank for s in case.job.pipeline.stages if s.stage == cause.stage and s.rank is not None]
         on = f" ({who(replace(cause, ranks=held))})" if held else ""
         remedy = _fewer(case, where, keeps, on) if keeps else _WHOLE
@@ -214,8 +215,6 @@ def _some_replicas_only(case: Case, stage: int) -> bool:
 
 _SETTING = {"first": (FIRST, "account_for_embedding"), "last": (LAST, "account_for_loss")}
 _MIXED = "Mixed layers (dense and experts, multi-token prediction) need `pipeline_model_parallel_layout`."
-
-
 _LOWER = "lower: its layers go to the others"
 _NO_SIZE = "no size"
 
@@ -243,29 +242,42 @@ def _fewer(case: Case, where: str, to: str = "", on: str = "") -> str:
     return said + _MIXED
 
 
-def _to_keep(ratio: float, stages: int, layers: int | None, vpp: int) -> str:
-    """What an end stage keeps that is `ratio` as long as the mean of the others: without its excess spread
-    over all stages, 1 - (1.63 - 1) x 3 / 4 = 0.53 of a stage. In whole layers, with as many on each other
-    stage, what makes the longest stage shortest. layers: of the model, None unknown; one more makes another
-    stage 1 + stages / layers as long. vpp: what a stage's layers divide over. Empty: no whole layer."""
+def _keeps(case: Case, stage: int, stages: int, ratio: float) -> str:
+    """What an end stage is to keep, from what the settings give it; without a number where the others do not
+    hold as many each, or that is not known."""
+    layers, now = layers_of(case), layers_by_stage(case, stages)
+    if layers and now is not None:
+        own, others = now[stage], {*now[:stage], *now[stage + 1 :]}
+        return _to_keep(ratio if len(others) == 1 and 0 < own < layers else 0, stages, layers, 1, own)
+    is_set = any(case.setting(k)[1] not in (None, False) for k in (FIRST, LAST, EMBEDDING, LOSS, LAYOUT))
+    return _to_keep(0 if is_set or (layers or 0) % max(stages, 1) else ratio, stages, layers, _chunks(case))
+
+
+def _to_keep(ratio: float, stages: int, layers: int | None, vpp: int, own: int | None = None) -> str:
+    """What an end stage keeps that is `ratio` as long as the mean of the others. Its embedding or output
+    layer stays: spread over all stages, 1 - (1.63 - 1) x 3 / 4 = 0.53 of a stage. In whole layers, with as
+    many on each other, what makes the longest about shortest. layers: of the model, None unknown. vpp:
+    what a stage's layers divide over. own: those that it has, None an equal share. Empty: no whole layer."""
     if stages < 2 or ratio <= 0:
         return _LOWER
     part, of = (ratio - 1) * (stages - 1) / stages, layers or 8 * stages * vpp
     formula = f"to about {significant(1 - part, 2)} x layers / {stages}"
     ask = "`--set model=NAME` works it out"
-    if ratio <= 1 + stages / of:
+    has = of / stages if own is None else own
+    each = (of - has) / (stages - 1)
+    if ratio <= 1 + 1 / each:
         return "" if layers or 8 * part < 0.5 else f"{formula}. {ask}"
-    divides = {
-        n: (of - n) / (stages - 1) for n in range(vpp, of, vpp) if (of - n) % ((stages - 1) * vpp) == 0
-    }
-    others = {n: round(m) for n, m in divides.items() if max(m, ratio * n) < ratio * of / stages}
-    if not others:
+    stays = max(ratio * each - has, 0.0)  # in layers; none where it is long by its layers
+    one = min(ratio * each / has, 1.0)
+    fits = [n for n in range(vpp, of, vpp) if n != has and (of - n) % ((stages - 1) * vpp) == 0]
+    takes = {n: long for n in fits if (long := max((of - n) / (stages - 1), one * n + stays)) < ratio * each}
+    if not takes:
         return _NO_SIZE if layers else _LOWER
-    keeps = min(others, key=lambda n: max(others[n], ratio * n))
+    keeps = max(n for n, long in takes.items() if long <= EVEN_RATIO * min(takes.values()))
+    rest = (of - keeps) // (stages - 1)
     if layers:
-        return f"to {keeps}, which leaves {others[keeps]} on each other stage"
-    each = f"{keeps} there, {others[keeps]} on each other"
-    return f"{formula}, equally many on the others; e.g. of {of}: {each}. {ask}"
+        return f"to {keeps}, which leaves {rest} on each other stage"
+    return f"{formula}, equally many on the others; e.g. of {of}: {keeps} there, {rest} on each other. {ask}"
 
 
 _WHOLE = (

@@ -104,8 +104,7 @@ def predict(
     Where the leaves hold less than the middle, the lower end is less by the same share; of a change that jobs
     get a part of, the middle is not above that of such a band. Below zero it goes only where a change may
     cost. The upper end is not above what the work that the changes touch costs in all, by replay; an upper
-    bound neither. A rank is held where its window begins, and what others gain before is not seen: of four
-    steps, of which all ranks have two, 8 ms less are 2 to 4 ms a step.
+    bound neither. Of four steps, of which all ranks have two, 8 ms less in all are 2 to 4 ms a step.
     """
     edits = list({edit.name: edit for edit in edits}.values())  # the same change twice is one change
     every = max(replay.steps, 1)

@@ -15,6 +15,8 @@ from perfdoc.results.what_if import WhatIfCause, no_what_if
 from perfdoc.rules.checks import pd305_uneven_stages
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import given
+from perfdoc.rules.facts.stage_split import EMBEDDING, LOSS
+from perfdoc.simulator.replay.edits.pipeline import FIRST, LAST
 from tests.megatron_core import import_core
 from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, result, with_predictions
@@ -186,7 +188,13 @@ def test_megatron_core_takes_what_an_end_stage_is_to_keep(tmp_path: Path) -> Non
             continue
         keeps, others = int(split[1]), int(split[2])
         assert keeps + others * (pp - 1) == layers
-        assert max(others, ratio * keeps) < ratio * layers / pp
+        stays = (ratio - 1) * layers / pp  # the output layer, in layers
+        assert max(others, keeps + stays) < ratio * layers / pp
+        for n in range(vpp, layers, vpp):
+            if (layers - n) % ((pp - 1) * vpp) == 0:
+                longest = max((layers - n) / (pp - 1), n + stays)
+                even = pd305_uneven_stages.EVEN_RATIO
+                assert even * longest >= max(others, keeps + stays) - 1e-9, "about the shortest of all"
         config(
             num_layers=layers,
             hidden_size=8,
@@ -215,7 +223,7 @@ def torch_dtype() -> object:
             "Move layers off this stage in `pipeline_mo",
         ),
         ({"account_for_loss_in_pipeline_split": True}, "Switch `account_for_loss_in_pipeline_split` off"),
-        # Which it is not an equal share of: what it keeps is not known.
+        # Which it is not an equal share of: what it keeps is not known where other settings are not.
         ({"num_layers_in_last_pipeline_stage": 5}, "`num_layers_in_last_pipeline_stage` lower: its layers"),
     ],
 )
@@ -227,13 +235,47 @@ def test_sizes_switches_and_layouts_exclude_each_other(
 
 
 @pytest.mark.parametrize(
+    ("ratio", "pp", "settings", "said"),
+    [
+        # 8, 8, 8 and 7 now, and 7 x 8 = 9.2 with an output layer of 2.2: 9 with 4 on it, and 9.2 as it is.
+        (1.15, 4, {"num_layers": 31, LOSS: True}, "to 4, which leaves 9 on each other stage. Switch"),
+        # 8.8 now: no better with 9 on another one.
+        (1.1, 4, {"num_layers": 31, LOSS: True}, "No whole layer can be moved"),
+        # 10, 10, 10 and 2: 11 on one of the others is no less than 1.05 x 10.
+        (1.05, 4, {"num_layers": 32, LAST: 2}, "No whole layer can be moved"),
+        # 9, 9, 9 and 5: 14.7 now with 9.67 of its own; 2 makes 11.67, and 10 of the others.
+        (1.63, 4, {"num_layers": 32, LAST: 5}, "to 2, which leaves 10 on each"),
+        # 4 and 12, no longer than 12: a layer is a layer, and nothing else stays.
+        (3.0, 2, {"num_layers": 16, LAST: 12}, "to 8, which leaves 8 on each"),
+        # The first one has a size of its own, or an embedding counted as a layer: they are not alike.
+        (1.3, 4, {"num_layers": 33, FIRST: 9}, f"Set `{LAST}` lower"),
+        (1.6, 8, {"num_layers": 62, LOSS: True, EMBEDDING: True}, f"Set `{LAST}` lower"),
+        (
+            1.1,
+            4,
+            {"num_layers": 32, "pipeline_model_parallel_layout": "Et*6|t*9|t*9|t*8L"},
+            "Move layers off",
+        ),
+    ],
+)
+def test_what_an_end_stage_keeps_is_of_what_the_settings_give_it(
+    tmp_path: Path, ratio: float, pp: int, settings: dict[str, Value], said: str
+) -> None:
+    case = with_long_stage(tmp_path, ratio, pp)
+    values = {"pipeline_model_parallel_size": pp, **settings}
+    whole = Configuration(values=values, dialect="megatron_core", complete=True)
+    case = replace(case, configuration=whole)
+    assert said in pd305_uneven_stages.evaluate(case).remedy
+
+
+@pytest.mark.parametrize(
     ("ratio", "layers", "moved"),
     [
         # With one of 8 layers more, another stage takes 9/8 of the others: no better below that.
         (1.06, 32, ""),
         (1.125, 32, ""),
         (1.2, 32, "to 5, which leaves 9 on each"),  # 9 then, 8 x 1.2 = 9.6 now; 2 would make 10 of the others
-        (1.63, 32, "to 5, which leaves 9 on each"),  # 5 x 1.63 = 8.2
+        (1.63, 32, "to 5, which leaves 9 on each"),  # 5 + 5.04 that stay; with 2 it is 10 of the others
         (1.06, 128, "to 29, which leaves 33 on each"),  # 32 x 1.06 = 33.9 now
         # Layers unknown: of 8 it would be 0.36, then 0.6, which one of 8 is too much for, then 1.2.
         (1.06, None, ""),
