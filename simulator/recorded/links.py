@@ -74,12 +74,13 @@ def _of_all_sizes(job: RecordedJob, ranks: Who, effects: Sequence[Effect], alike
 
 
 def _excess_ns(job: RecordedJob, ranks: Who, links: Iterable[Link]) -> float:
-    """Of a step, on one rank."""
-    found = np.zeros(job.takes.shape[1])
+    """Of a step, on the rank that has most of it."""
+    found = np.zeros((len(ranks), job.takes.shape[1]))
     for rows, usual in links:
-        mine = [c for c in rows if job.cells[c].member == ranks[0]]
-        found += np.maximum(job.takes[mine] - usual, 0.0).sum(axis=0)
-    return float(found.mean())
+        longer = np.maximum(job.takes[rows] - usual, 0.0)
+        for at, rank in enumerate(ranks):
+            found[at] += longer[[job.cells[c].member == rank for c in rows]].sum(axis=0)
+    return float(found.mean(axis=1).max())
 
 
 def _waits_of_mates(job: RecordedJob, ranks: Who) -> Iterator[Link]:

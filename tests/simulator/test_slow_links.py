@@ -12,6 +12,8 @@ import pytest
 from perfdoc.analyzers.pipeline.recorded_schedule import find_schedule
 from perfdoc.results.what_if import WhatIfAnalysis
 from perfdoc.rules.facts.culprit_words import cure, does
+from perfdoc.simulator.recorded.build import recorded_job
+from perfdoc.simulator.recorded.links import _excess_ns
 from perfdoc.simulator.recorded.what_if import what_if
 from tests.analyzers.planted_operations import MEGABYTE, Lengths, matched, plant
 from tests.planted.job import planted_steps
@@ -83,6 +85,23 @@ def test_the_size_that_costs_most_has_the_words() -> None:
     # 0.2 and 3.2 ms take 3 and 48.
     found, _ = replayed(even, between(1, 2, 0, 15), bytes_of=_by_number)
     assert found.causes[0].note == "48 ms for 32.0 MiB, theirs 3.2 ms"
+
+
+def test_what_a_link_takes_beyond_others_is_that_of_its_rank_with_most() -> None:
+    """Of two ranks messages last half and a quarter as long elsewhere, row by row; in whatever order they
+    come, the second has more: 3/4 of its messages to 1/2 of the first one's."""
+    ranks, _ = plant(4, 2, 8, lambda *_: 100_000, steps=3, transfer_ns=usual)
+    job = recorded_job(ranks, find_schedule(ranks), matched(ranks, 2), None)
+    assert job is not None
+    several = [c for c, cell in enumerate(job.cells) if cell.lane >= 0 and len(cell.partners) > 1]
+    pair = sorted({job.cells[o].member for o in job.cells[several[0]].partners})
+    rows = [c for c in several if job.cells[c].member in pair]
+    elsewhere = job.takes[rows] * [[0.5 if job.cells[c].member == pair[0] else 0.25] for c in rows]
+    longer = job.takes[rows] - elsewhere
+    each = [longer[[job.cells[c].member == m for c in rows]].sum(axis=0).mean() for m in pair]
+    assert each[1] == pytest.approx(1.5 * each[0])
+    for order in (pair, pair[::-1]):
+        assert _excess_ns(job, tuple(order), [(rows, elsewhere)]) == pytest.approx(each[1])
 
 
 def test_a_group_is_named_with_its_price() -> None:
