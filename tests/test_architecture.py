@@ -181,7 +181,7 @@ BUDGET = {
     "results": 3_943,  # what hosts allocate; savings in words; words that are compared; the what-if study
     "rules": 16_476,  # tokens of experts, regular slow steps, lasting ones; what pauses lie in; GPU models
     "simulator": 13_718,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
-    "src": 22_657,  # an end that takes nothing apart; GEMMs in FP32; unnamed ranks; runs that overlap
+    "src": 22_658,  # an end that takes nothing apart; GEMMs in FP32; unnamed ranks; runs that overlap
     "traces": 10_123,  # plain events many at once; managed memory; calls without kernels
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }

@@ -101,6 +101,13 @@ def test_the_largest_loss_has_its_price_first(leaves: dict[str, int], expected: 
     assert verdict_of([two_steps(**leaves)], [], [], seen())[0] == expected
 
 
+def test_without_gpus_ranks_wait() -> None:
+    rank = two_steps(compute=120, idle_gc=80)
+    assert "the GPUs wait while" in verdict_of([rank, rank], [], [], seen())[0]
+    on_cpu = replace(rank, gpu=replace(rank.gpu, name="CPU"))
+    assert "the ranks wait while" in verdict_of([on_cpu, on_cpu], [], [], seen())[0]
+
+
 def test_of_stages_that_wait_the_longest_is_named_where_no_schedule_tells() -> None:
     """Three compute 60 ms a step, one 90; of one that takes 66 nothing is said."""
     for ms, why in ((180, "Rank 3 computes 90 ms a step, the median rank 60 ms."), (132, "")):

@@ -277,7 +277,8 @@ def _what(loss: str, frac: float, ranks: Sequence[Rank], seen: Evidence) -> str:
 
 
 def _gpus(ranks: Sequence[Rank]) -> str:
-    return "the GPU waits" if len(ranks) == 1 else "the GPUs wait"
+    what = "rank" if all(rank.gpu.name == "CPU" for rank in ranks) else "GPU"
+    return f"the {what} waits" if len(ranks) == 1 else f"the {what}s wait"
 
 
 def _once(ranks: Sequence[Rank]) -> tuple[str, str] | None:
