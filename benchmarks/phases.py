@@ -84,7 +84,18 @@ def main() -> None:
     ):
         request = importlib.import_module("perfdoc.diagnose.asked").parse_request([str(path)])
         output = Path(folder) / "report"
-        command.run(request, command.checked_output(request, folder=output, json_file=None, format_="text"))
+        command.run(
+            request,
+            command.Output(
+                folder=output,
+                json_file=None,
+                format_="text",
+                amount="screen",
+                fail_on=frozenset(),
+                force=False,
+            ),
+            lambda: None,
+        )
     found["total"] = [(time.perf_counter() - BEGIN) * 1e3, peak_mb()]
     for table, columns in COLUMNS.items():
         if reads.get(table) != set(columns):

@@ -27,6 +27,7 @@ COLUMNS: Mapping[str, Sequence[str]] = {
         "dstKind",
         "srcDeviceId",
         "dstDeviceId",
+        "migrationCause",
     ),
     "NVTX_EVENTS": ("start", "end", "eventType", "text", "textId", "globalTid", "domainId", "jsonText"),
 }
