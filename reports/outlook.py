@@ -182,7 +182,7 @@ def _against_largest_loss(diagnosis: Diagnosis) -> str:
     if loss == "idle.host" and all(rank.gpu.name == "CPU" for rank in diagnosis.ranks):
         loss = "on host"
     idle_ns = sum(rank.ledger_ns.idle.host for rank in diagnosis.ranks)
-    if loss == "idle.host" and allocates([rank.host for rank in diagnosis.ranks], idle_ns).endswith("steps"):
+    if loss == "idle.host" and allocates([rank.host for rank in diagnosis.ranks], idle_ns)[1]:
         return f"Capture steps that come later; {_later(diagnosis)}."
     if loss.startswith("exposed_comm"):
         size = None if diagnosis.job is None else diagnosis.job.world_size

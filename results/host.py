@@ -250,18 +250,18 @@ class HostActivity(Measured):
     graphs: GraphCoverage
 
 
-def allocates(hosts: Sequence[HostActivity], idle_ns: int) -> str:
-    """What hosts allocate or free in at least half of this idle time, and in how many steps, where these are
-    few; empty where they do so for less."""
+def allocates(hosts: Sequence[HostActivity], idle_ns: int) -> tuple[str, str]:
+    """(what hosts allocate or free in at least half of this idle time, ` in 1 of 10 steps` where these are
+    few); both empty where they do so for less."""
     calls = [host.alloc_calls for host in hosts if host.alloc_calls.count]
     if not calls or 2 * sum(host.idle_split.allocation_ns or 0 for host in hosts) < max(idle_ns, 1):
-        return ""
+        return "", ""
     groups = [group for found in calls for group in found.groups]
     pinning_ns = sum(group.idle_inside_ns for group in groups if "Host" in group.call)
     pins = 2 * pinning_ns >= sum(group.idle_inside_ns for group in groups)
     what = "pinned host memory" if pins else "GPU memory"
     most = max(calls, key=lambda found: found.steps_with_calls or 0)
-    return what if most.recurring else f"{what} in {most.steps_with_calls} of {most.steps} steps"
+    return what, "" if most.recurring else f" in {most.steps_with_calls} of {most.steps} steps"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,9 +126,9 @@ _FIND_SERVING = (
 )
 
 _ALLOCATE = {
-    "GPU memory": "Allocate before the loop. PyTorch frees and allocates again where memory is nearly full, "
-    "or where empty_cache() is called: leave room, and call it in no step.",
-    "pinned host memory": "Pin host memory once, before the loop, and use it again: each call locks or "
+    ("GPU memory", ""): "Allocate before the loop. PyTorch frees and allocates again where memory is nearly "
+    "full, or where empty_cache() is called: leave room, and call it in no step.",
+    ("pinned host memory", ""): "Pin host memory once, before the loop, and use it again: each call locks or "
     "releases its pages, and may wait for the GPU.",
 }
 _FIND_OFFLOADED = (

@@ -228,8 +228,8 @@ def host_cause(ranks: Sequence[Rank], *, on_host: bool, awaits_batch: bool) -> s
     if on_host:
         return _WORDS["python"]
     host_ns = sum(r.ledger_ns.idle.host for r in ranks)
-    if memory := allocates([r.host for r in ranks], host_ns):
-        return f"the host allocates or frees {memory}"
+    if (memory := allocates([r.host for r in ranks], host_ns))[0]:
+        return f"the host allocates or frees {''.join(memory)}"
     waiting, between, pausing = (
         sum(getattr(r.host.idle_split, part) or 0 for r in ranks)
         for part in ("waiting_ns", "between_steps_ns", "pausing_ns")
