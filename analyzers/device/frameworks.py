@@ -56,6 +56,7 @@ Mark = Literal[
     "pins",
     "fused_optimizer",
     "convolves",
+    "replicates",
 ]
 _LOOKED_AT = 100_000
 """Names: those that count operators come by the million."""
@@ -127,6 +128,7 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
             "conv2d",
             "implicit_gemm",
         ),
+        "replicates": ("\nDataParallel.forward", "\nReduceAddCoalesced"),
     }
 )
 """What a line of the names holds, each after a line break; one is enough."""

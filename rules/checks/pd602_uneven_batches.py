@@ -9,15 +9,18 @@ import numpy as np
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.results.figures import brief, per_cent, significant
+from perfdoc.results.losses import largest_loss
 from perfdoc.rules.engine.advise import Advice, advise, needing
+from perfdoc.rules.engine.gain import Gain, waiting_ns
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
-from perfdoc.rules.facts.culprit import cause_of, gain_of, leading
+from perfdoc.rules.facts.culprit import LEADS_FRAC, cause_of, gain_of, leading
 from perfdoc.rules.facts.culprit_words import cure, does
 from perfdoc.rules.facts.memory_need import micro_batch_of, pp_of
 
 _SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
 _UNEVEN = "Sequence lengths are uneven over micro-batches and replicas"
+_TURNS = "Ranks compute longest in turn, as with batches of unequal length"
 
 
 def _unknown(case: Case) -> Missing | None:
@@ -45,6 +48,8 @@ MIN_FRAC = 0.05
 steps taken off; median over steps."""
 MIN_PADDING_FRAC = 0.1
 """Of the tokens, on the rank with most: from here on padding is worth removing."""
+MOST_OF_ONE = 0.75
+"""Of what the busiest ranks of the steps have above the next: with more, one rank may be slow at times."""
 MIN_STEPS = 4
 """Common to all ranks: with fewer, chance and the batch cannot be separated."""
 
@@ -54,7 +59,8 @@ def evaluate(case: Case) -> Verdict:
     tokens are measured to be padding; as information where unpacked samples are known to share
     micro-batches."""
     size, batch = case.number(_SIZE), micro_batch_of(case)
-    uneven, padded = _unevenness(case)[0], _padding_frac(case) or 0.0
+    (found, _), padded = _unevenness(case), _padding_frac(case) or 0.0
+    uneven, of_one = found or (0.0, 1.0)
     evidence = []
     cause = cause_of(case.what_if, "uneven_data")
     if cause is not None:
@@ -75,14 +81,19 @@ def evaluate(case: Case) -> Verdict:
             verify="Run again: passes of the micro-batches of a step are as long as one another.",
             false_alarm="Hot experts, which make other micro-batches long in each step too.",
         )
-    if uneven is not None:
+    if found is not None:
         label = "compute of the busiest rank above the mean, in turn, median over steps"
         evidence.append((label, per_cent(uneven)))
     if padded:
         evidence.append(("tokens that are padding", per_cent(padded)))
     told = partial(fires, evidence=evidence, advice=_advice(case, size))
-    if (uneven or 0.0) >= MIN_FRAC:
+    if uneven >= MIN_FRAC:
+        gain = _evened_out(case)
         return told(
+            action="" if padded or _advice(case, size) else _EVEN_OUT,
+            gain=gain,
+            time=("waits",),
+            blames=_TURNS if of_one <= MOST_OF_ONE and _leads(case, gain) else "",
             reason="ranks take turns in computing longer than the others, as with batches of unequal length",
             remedy=_remedy(size),
             verify="Run again: compute per step is alike on all ranks, and waits for late ranks shrink.",
@@ -113,8 +124,31 @@ def _padding_frac(case: Case) -> float | None:
     return max(found, default=None)
 
 
-def _unevenness(case: Case) -> tuple[float | None, str]:
-    """What the busiest rank of a step has above the mean, by the mean; and why it is not known."""
+def _evened_out(case: Case) -> Gain | None:
+    """What even batches save at most: all ranks together then compute as long, so that each rank's saving is
+    its waiting and what it computes less, which over all ranks is nothing."""
+    if not case.ranks or (case.job.world_size or case.job.facts.world_size or 0) > len(case.ranks):
+        return None
+    waits = waiting_ns(case)
+    units = [max(r.window.steps, 1) if case.unit == "step" else 1 for r in case.ranks]
+    each = [waits[id(r)] / n / 1e6 for r, n in zip(case.ranks, units, strict=True)]
+    said = "upper bound, not predicted: all waiting for late ranks; what is padding comes on top"
+    high_ms = sum(each) / len(each)
+    return Gain(low_ms=0.0, mid_ms=None, high_ms=high_ms, method="ceiling", assumptions=[said])
+
+
+def _leads(case: Case, gain: Gain | None) -> bool:
+    """Whether waiting is what the bar shows, most of it, and for nobody whom another rule names."""
+    loss, lost = largest_loss([rank.ledger for rank in case.ranks])
+    share = case.share_of_unit(gain.size_ms) if gain is not None else None
+    another = leading(case.what_if) or case.job.skew.latest is not None
+    most = share is not None and share >= max(LEADS_FRAC, lost / 2)
+    return most and loss.startswith("exposed_comm") and not another
+
+
+def _unevenness(case: Case) -> tuple[tuple[float, float] | None, str]:
+    """(What the busiest rank of a step has above the mean, by the mean; of what busiest ranks have above the
+    next, the part of one rank), and why it is not known."""
     if case.on_host:
         return None, "compute on CPUs varies for other reasons than the data"
     if len(case.ranks) < 2:
@@ -140,7 +174,10 @@ def _unevenness(case: Case) -> tuple[float | None, str]:
         return None, "no rank computes in these steps"
     own = time - np.median(time, axis=1, keepdims=True)
     above = (own - own.mean(axis=0)).max(axis=0)
-    return float(np.median(above)) / mean, ""
+    ordered = np.sort(time, axis=0)
+    next_to = np.bincount(time.argmax(axis=0), ordered[-1] - ordered[-2])
+    of_one = float(next_to.max() / next_to.sum()) if next_to.any() else 1.0
+    return (float(np.median(above)) / mean, of_one), ""
 
 
 def _has_experts(case: Case) -> bool:
@@ -150,10 +187,14 @@ def _has_experts(case: Case) -> bool:
     return any(k.kernel_class is KernelClass.MOE_ROUTING for r in case.ranks for k in r.kernel_times)
 
 
+_EVEN_OUT = "Give all ranks of a step batches of one length"
+
+
 def _remedy(size: int | None) -> str:
     if size is None:
         return (
-            "Pack samples into sequences of one length, or give all ranks of a step samples of like lengths."
+            "Give all ranks of a step as many tokens: sort each few hundred samples by length before they "
+            "are dealt out. Pack samples into sequences of one length: that saves padding too."
         )
     packed = "The samples are packed: look at whether packs are full, and what attention costs on long ones."
     return packed if size > 0 else ""

@@ -121,6 +121,16 @@ _VENDORS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
     }
 )
 """Words that another vendor's users have for the same thing."""
+_PADDLE = (
+    ("`DataLoader(..., num_workers=4, pin_memory=True)`", "`paddle.io.DataLoader(..., num_workers=4)`"),
+    (" pin_memory=True, if it is not set: the copy to the device then does not wait.", ""),
+    (" (pin_memory=True)", " (Tensor.pin_memory())"),
+    ("non_blocking=True", "blocking=False"),
+    ("torch.cuda.synchronize() and event.synchronize()", "paddle.device.synchronize()"),
+    (" (torch.compile, Liger, Transformer Engine)", " (paddle.incubate.nn.functional)"),
+    ("torch.compile", "paddle.jit.to_static"),
+)
+"""The same for users of PaddlePaddle, whatever their GPUs."""
 
 
 _HOLES = re.compile(r"(\()(?:, )+|(?:, )+(\))| \(\)|(?<=,)(?: ,)+")
@@ -138,6 +148,7 @@ def fitted(case: Case, meta: Meta, verdict: Verdict) -> Verdict:
         for one in broken:
             text = text.replace(one.words, one.instead)
         text = _in_terms(text, _VENDORS.get(case.program.vendor, ()))
+        text = _in_terms(text, _PADDLE if "paddle" in case.program.marks else ())
         return " ".join(_HOLES.sub(lambda hole: hole[1] or hole[2] or "", text).split())
 
     texts = ("reason", "remedy", "otherwise", "action", "verify", "false_alarm")

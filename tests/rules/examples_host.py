@@ -12,6 +12,7 @@ from tests.rules.laid import given, laid
 from tests.rules.simulated_cases import simulated_case, with_settings
 from tests.rules.test_exposed_copies import copying
 from tests.rules.test_launch_rules import DENSE, jittery, waiting
+from tests.rules.test_one_process import spread
 from tests.rules.test_packing_profiling_rules import uneven
 from tests.rules.test_rules import with_gap
 from tests.rules.test_slow_step import EVEN, slow_once
@@ -67,6 +68,13 @@ def losses_are_read_in_the_step(folder: Path) -> Case:
 def one_batch_comes_late(folder: Path) -> Case:
     """eight steps of 600 µs on 2 ranks, one of which waits 1.2 ms for its batch in the sixth."""
     return slow_once(folder, (500, 1200), EVEN)
+
+
+@example("PD211")
+def a_batch_on_two_gpus(folder: Path) -> Case:
+    """steps of 1 ms on two GPUs of one process: the weights are broadcast and the gradients reduced, 100 µs
+    each; the first GPU computes for 800 µs, the other for 300 µs."""
+    return case_of(folder, spread())
 
 
 @example("PD906")

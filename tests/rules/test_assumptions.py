@@ -206,6 +206,8 @@ def test_where_workers_load_already_they_are_the_limit(planted: Callable[[Planti
         assert "num_workers=4" not in found.remedy
         assert "prefetch_factor" in found.remedy
         assert ("pin_memory" in found.remedy) == pins
+    paddle = result("PD203", showing(case, with_marks("trains", "paddle")))
+    assert ("paddle.io.DataLoader" in paddle.remedy, "pin_memory" in paddle.remedy) == (True, False)
     assert why_not(showing(case, with_marks("workers")), "without_data", []) != ""
 
 

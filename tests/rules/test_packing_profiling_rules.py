@@ -98,6 +98,20 @@ def test_a_rank_that_is_always_slow_has_no_long_batches(tmp_path: Path) -> None:
     assert result("PD602", uneven(tmp_path, 200, late=(1, 1, 1, 1))).state == "passes"
 
 
+def test_what_even_batches_save_is_bounded_by_what_ranks_wait(tmp_path: Path) -> None:
+    """In turn 800 us on one rank and 400 on the other: 600 on both save 200 of the step of 1 ms, as much as
+    ranks wait, 400 in every other step. Nobody is blamed where it is the same rank every other step."""
+    found = result("PD602", uneven(tmp_path / "turns", 400))
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.2, rel=0.02))
+    assert found.blames
+    one = result("PD602", uneven(tmp_path / "one", 400, late=(1, -1, 1, -1)))
+    assert (one.state, one.blames) == ("fires", "")
+    some = uneven(tmp_path / "some", 400)
+    job = replace(some.job, facts=replace(some.job.facts, world_size=4), world_size=4)
+    assert result("PD602", replace(some, job=job)).gain is None  # those at hand may be the long ones
+
+
 def test_unevenness_is_not_guessed(tmp_path: Path, steps: Case) -> None:
     three = result("PD602", uneven(tmp_path, 100, steps=3))
     assert (three.state, "3 steps" in three.reason) == ("skipped", True)
