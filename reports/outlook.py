@@ -166,6 +166,7 @@ _AGAINST = {
     "idle.launch_latency": "Launch fewer, larger kernels: fuse them, or replay graphs",
     "exposed_memcpy": "Copy ahead of use, from pinned memory with `non_blocking=True`",
     "exposed_comm": "Capture all ranks together: they tell waiting from transfer",
+    "maybe all": "See on the timeline (-o DIR) who joins last; capture all ranks, if some are missing",
     "all captured": "See on the timeline (-o DIR) what could run beside the collectives, and who joins last",
     "on host": "See what Python does: `py-spy record --pid PID` while it trains, or capture with stacks",
 }
@@ -186,7 +187,9 @@ def _against_largest_loss(diagnosis: Diagnosis) -> str:
         return f"Capture steps that come later; {_later(diagnosis)}."
     if loss.startswith("exposed_comm"):
         size = None if diagnosis.job is None else diagnosis.job.world_size
-        loss = "exposed_comm" if size is None or size > len(diagnosis.ranks) else "all captured"
+        alone = size is None and len(diagnosis.ranks) == 1
+        some = alone or (size or 0) > len(diagnosis.ranks)
+        loss = "exposed_comm" if some else "maybe all" if size is None else "all captured"
     if loss == "idle.unexplained":
         return next((rule.remedy for rule in diagnosis.rules if rule.code == "PD901" and rule.remedy), "")
     return f"{_AGAINST[loss]}."

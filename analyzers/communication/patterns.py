@@ -155,6 +155,7 @@ def by_pattern(
     asked = np.flatnonzero(unknown & (group >= 0))
     groups, count = np.unique(group[asked], return_counts=True)
     decided: dict[int, str] = {}
+    gathers: dict[int, int] = {}
     for one in groups[np.argsort(-count, kind="stable")][:_MOST_GROUPS].tolist():
         rows = asked[group[asked] == one]
         rows = rows[np.argsort(order[activity.comm_rows[rows]], kind="stable")]
@@ -168,6 +169,15 @@ def by_pattern(
         if (dimension := _dimension(trace, activity, program, calls)) is not None:
             decided[one] = dimension
             piped = piped or dimension == "pp"
+        elif len(calls.of("all_gather")) == len(calls.at) and program.covered(calls.at) > _SOME:
+            gathers[one] = len(calls.at)
+    dp = known == DIMENSIONS.index("dp")
+    for one in (one for one, dimension in decided.items() if dimension == "dp"):
+        dp |= unknown & (group == one)
+    scatters = np.count_nonzero(dp & (names == "reduce_scatter"))
+    # FSDP2 gathers weights and reduces gradients on streams of their own: once or twice for each reduction.
+    alone = len(gathers) == 1 and not len(program.exchanges)
+    decided |= {one: "dp" for one, count in gathers.items() if alone and scatters <= count <= 2.5 * scatters}
     for one, dimension in decided.items():
         mine = asked[group[asked] == one]
         pair = not (group_size[mine] > _ENDS).any() and not _in_bursts(order[activity.comm_rows[mine]])

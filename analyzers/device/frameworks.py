@@ -49,8 +49,13 @@ Mark = Literal[
     "sglang",
     "tensorrt_llm",
     "tgi",
+    "tensorrt",
     "jax",
+    "tensorflow",
     "trains",
+    "backward",
+    "network",
+    "steps",
     "compiled",
     "workers",
     "pins",
@@ -68,7 +73,7 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
     {
         "pytorch": (
             *("\naten::", "at::native::", "at_cuda_detail::", "\ntorch.", "\ntorch/", "\nc10d::", "\nc10::"),
-            *("\nProfilerStep", "\n## "),
+            *("\nProfilerStep", "\n## ", "pytorch_flash::"),
         ),
         "paddle": ("phi::funcs::", "phi::fusion::", "\nvoid phi::", "\n_DataLoaderIter"),
         "torchtitan": ("torchtitan",),
@@ -79,6 +84,25 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
         "sglang": ("sglang/", "sglang::", "sgl_kernel", "sglang."),
         "tensorrt_llm": ("tensorrt_llm", "\n[Executor] _forward_step"),
         "tgi": ("text_generation_server",),
+        "tensorrt": ("kernel_trt", "genericReformat::", "\nExecutionContext::enqueue", "nvinfer1::"),
+        "tensorflow": ("tensorflow::", "Eigen::internal::EigenMetaKernel"),
+        "backward": ("bwd", "ackward", "bprop", "dgrad", "wgrad", "grad_", "_grad", "dam", "SGD", "Sgd"),
+        "network": (
+            *(
+                "gemm",
+                "GEMM",
+                "gemv",
+                "nvjet",
+                "cutlass",
+                "xmma",
+                "cudnn",
+                "ttention",
+                "attn",
+                "flash",
+                "fmha",
+            ),
+            *("oftmax", "Norm", "norm", "conv", "Conv", "mbedding", "triton_", "elu_", "silu", "nn."),
+        ),
         "jax": (
             "hlo_module=",
             "PjitFunction(",
@@ -177,8 +201,21 @@ class Program:
     @cached_property
     def serves(self) -> bool:
         """Whether an inference engine runs and nothing trains beside it."""
-        engines = {"vllm", "sglang", "tensorrt_llm", "tgi"}
+        engines = {"vllm", "sglang", "tensorrt_llm", "tgi", "tensorrt"}
         return bool(self.marks & engines) and "trains" not in self.marks
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether it is known to run on GPUs and no name is one of a framework or of a neural network: a
+        benchmark of communication, a simulation, a sample."""
+        return bool(self.vendor) and not self.marks
+
+    @cached_property
+    def only_infers(self) -> bool:
+        """Whether nothing trains by what is known: an engine, no network, or PyTorch without a name of a
+        backward pass, an optimizer or a step."""
+        forward = "pytorch" in self.marks and not self.marks & {"trains", "backward", "megatron", "steps"}
+        return self.serves or self.is_plain or forward
 
     @property
     def framework(self) -> Framework:
@@ -188,7 +225,9 @@ class Program:
             return "megatron"
         if self.serves:
             return "vllm" if "vllm" in self.marks else "pytorch"
-        return "pytorch" if "pytorch" in self.marks else "jax" if "jax" in self.marks else ""
+        if self.marks & {"pytorch", "compiled"}:
+            return "pytorch"
+        return "jax" if "jax" in self.marks else ""
 
 
 NOTHING_SHOWN = Program()

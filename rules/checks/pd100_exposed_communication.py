@@ -143,6 +143,8 @@ LARGE_FRAC = 0.15
 messages, since a sound pipeline keeps its bubble below."""
 LITTLE_HIDDEN_FRAC = 0.25
 """Of a collective: with a smaller hidden share it counts as not overlapped."""
+NOTHING_FRAC = 0.02
+"""Of the window: with less compute there is nothing to run beside communication."""
 MOST_SHOWN = 3
 """Collectives in the evidence."""
 MIN_PART_FRAC = 0.1
@@ -166,6 +168,8 @@ def evaluate(case: Case) -> Verdict:
         return sum(rank.ledger.exposed_comm.by_name[d] for d in left)
 
     share, evidence = time_share(case, "exposed communication", left_ns)
+    if (case.share(lambda rank: rank.ledger.compute) or 0.0) < NOTHING_FRAC:
+        return passes(evidence, "hardly anything computes that could hide it")
     elsewhere = f"the rest is judged by {', '.join(_OWN_RULES[d] for d in judged)}" if judged else ""
     if share < MIN_FRAC:
         return passes(evidence, elsewhere)

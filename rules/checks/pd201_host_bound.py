@@ -95,10 +95,12 @@ _SERVING = {
     "sglang": "SGLang launches decoding as CUDA graphs unless --disable-cuda-graph is set: start it without, "
     "and with --cuda-graph-max-bs at this batch or above. A higher --max-running-requests gives each launch "
     "more work, if memory for the KV cache allows.",
+    "tensorrt": "Capture the engine's enqueueV3 in a CUDA graph, or run a larger batch.",
     "": "Launch an iteration as CUDA graphs, if the engine does not yet, and put more sequences in a batch, "
     "if memory for the KV cache allows.",
 }
 """By engine. It trains nothing: no micro-batch, no FSDP."""
+_PLAIN = "Launch fewer and larger kernels: fuse them, or replay what repeats as a CUDA graph."
 _SHOWN = 3
 _WAITS = "the launching thread waits for something other than the device, off the CPU"
 _BETWEEN = "the host works between steps for long without a CUDA call"
@@ -224,7 +226,7 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
 def _find_work(case: Case, otherwise: str = _FIND_WORK) -> str:
     if offloads(case):
         return _FIND_OFFLOADED
-    return _FIND_SERVING if case.program.serves else otherwise
+    return _FIND_SERVING if case.program.serves and "tensorrt" not in case.program.marks else otherwise
 
 
 def _beside_late(case: Case, saved_frac: float) -> Gain | None:
@@ -297,6 +299,8 @@ def _small_kernels(case: Case) -> Iterator[Evidence]:
 
 
 def _remedy(case: Case) -> str:
+    if case.program.is_plain:
+        return _PLAIN
     if case.program.serves:
         if any(mostly_graphs(rank) for rank in case.ranks):
             return _FIND_SERVING
@@ -308,7 +312,8 @@ def _remedy(case: Case) -> str:
     if fits_doubled(case) == "no":
         words = ["Twice the micro-batch does not fit: save memory first (PD503, PD504, PD507)."]
     else:
-        batch = "batch" if case.framework == "pytorch" and not sharded else "micro-batch"
+        one = case.framework == "pytorch" or case.program.only_infers
+        batch = "batch" if one and not sharded else "micro-batch"
         words = [f"Give each launch more work: a larger {batch}{less}, if memory allows."]
     if tp and tp > 1 and not uses_fsdp(case):
         words.append(

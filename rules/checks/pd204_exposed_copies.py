@@ -7,11 +7,30 @@ from perfdoc.analyzers.kernel_class.number_format import captured_format
 from perfdoc.analyzers.tables.device import CopyTime
 from perfdoc.results.figures import brief, significant
 from perfdoc.rules.engine.advise import Advice, advise
+from perfdoc.rules.engine.assumptions import FRAMEWORK, TRAINING, Assumes
 from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes, skips
 from perfdoc.rules.facts.capture import why_start_up_counts
 
+_OFTEN = " (offloaded state, metrics read each step)"
+_KEEP = f"Keep data on the device that is copied back and forth{_OFTEN}. "
+_HOST = (
+    f"{_KEEP}Copy the rest from pinned memory (pin_memory=True) with non_blocking=True, on a separate "
+    "stream, one batch or layer ahead of its use."
+)
+_PINNED = (
+    f"{_KEEP}Copy the rest with non_blocking=True on a separate stream, one batch or layer ahead of its use: "
+    "host memory is pinned already, so that the link is what takes the time."
+)
+_UNKNOWN_MEMORY = (
+    f"{_KEEP}Copy the rest with non_blocking=True, on a separate stream, one batch or layer ahead of its "
+    "use, from pinned memory (pin_memory=True) if it is not pinned already."
+)
+_BARE = (
+    "Keep data on the device that is copied back and forth. Copy the rest by cudaMemcpyAsync from pinned "
+    "memory (cudaMallocHost) on a stream of its own, a piece ahead of its use."
+)
 META = Meta(
     title="Exposed copies",
     action="Overlap copies with compute",
@@ -20,6 +39,10 @@ META = Meta(
     time=("exposed_memcpy",),
     needs=(GPUS, WINDOW),
     advice=("mem_offload_tune",),
+    assumes=(
+        *(Assumes(of=FRAMEWORK, words=words, instead=_BARE) for words in (_HOST, _PINNED, _UNKNOWN_MEMORY)),
+        Assumes(of=TRAINING, words=_OFTEN),
+    ),
     for_servers=True,
 )
 
@@ -34,19 +57,6 @@ _KINDS = 3
 _OFFLOADED = "cpu_offloading_num_layers"
 MOSTLY_FRAC = 0.9
 """Of the copies between host and device: with as many pinned already, pinning is no advice."""
-_KEEP = "Keep data on the device that is copied back and forth (offloaded state, metrics read each step). "
-_HOST = (
-    f"{_KEEP}Copy the rest from pinned memory (pin_memory=True) with non_blocking=True, on a separate "
-    "stream, one batch or layer ahead of its use."
-)
-_PINNED = (
-    f"{_KEEP}Copy the rest with non_blocking=True on a separate stream, one batch or layer ahead of its use: "
-    "host memory is pinned already, so that the link is what takes the time."
-)
-_UNKNOWN_MEMORY = (
-    f"{_KEEP}Copy the rest with non_blocking=True, on a separate stream, one batch or layer ahead of its "
-    "use, from pinned memory (pin_memory=True) if it is not pinned already."
-)
 _HALF = " The GEMMs run in FP32: if these are weights or activations, 16 bits halve their bytes."
 _LESS = "Copy less, and overlap the rest"
 _FEW = " take longer than compute can hide: beyond the overlap only fewer bytes save time"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.host import CallGroup
+from perfdoc.rules.engine.assumptions import FRAMEWORK, TRAINING, Assumes
 from perfdoc.rules.engine.gain import RankMeasurement, bounded, ceiling, predicted, time_share, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, on_some_rank
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
@@ -12,6 +13,18 @@ from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES
 from perfdoc.rules.facts.graphs import launching_ns
 from perfdoc.rules.facts.loading import waits_elsewhere
 
+_READ = "Keep values on the device: read losses and metrics (.item(), .cpu()) every so many steps."
+_MOVE = (
+    "Move tensors with non_blocking=True from pinned memory, once and ahead of their use; make masks, "
+    "indices and constants on the device."
+)
+_SYNCHRONIZE = (
+    "Take torch.cuda.synchronize() and event.synchronize() out of the loop; measure times with CUDA events."
+)
+_LATER = (
+    "Launch the next work before waiting for this: copy results to pinned memory asynchronously, behind an "
+    "event, and wait where they are used."
+)
 META = Meta(
     title="Calls that wait for the device",
     action="Remove calls that wait for the device",
@@ -25,6 +38,10 @@ META = Meta(
         AFTER_START_UP,
         on_some_rank("calls that wait for the device", lambda r: r.host.sync_calls),
         WINDOW,
+    ),
+    assumes=(
+        Assumes(of=TRAINING, words=_READ, instead=_LATER),
+        *(Assumes(of=FRAMEWORK, words=words) for words in (_MOVE, _SYNCHRONIZE)),
     ),
     for_servers=True,
 )
@@ -40,14 +57,6 @@ _ITEM = (
     *("unique", "_unique2", "unique_dim", "index"),
 )
 _COPY = ("to", "_to_copy", "copy_", "cpu", "cuda")
-_READ = "Keep values on the device: read losses and metrics (.item(), .cpu()) every so many steps."
-_MOVE = (
-    "Move tensors with non_blocking=True from pinned memory, once and ahead of their use; make masks, "
-    "indices and constants on the device."
-)
-_SYNCHRONIZE = (
-    "Take torch.cuda.synchronize() and event.synchronize() out of the loop; measure times with CUDA events."
-)
 
 
 def evaluate(case: Case) -> Verdict:

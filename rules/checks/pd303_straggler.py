@@ -1,7 +1,7 @@
 """A collective starts to transfer when its last rank joins: one slow rank slows all ranks."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from perfdoc.analyzers.skew.stragglers import FEWEST
@@ -10,9 +10,9 @@ from perfdoc.results.losses import largest_loss
 from perfdoc.results.names import opening
 from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.replay import WITHOUT_STRAGGLER, Prediction
-from perfdoc.results.waits import LATE_WORDS, Straggler, may_be_data, waits_by_schedule
+from perfdoc.results.waits import LATE_WORDS, LateRank, Straggler, may_be_data, waits_by_schedule
 from perfdoc.results.what_if import CauseKind, WhatIfCause
-from perfdoc.rules.engine.gain import Gain, waited_for_ms
+from perfdoc.rules.engine.gain import Gain
 from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import late_rank
@@ -22,6 +22,8 @@ from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, 
 from perfdoc.rules.facts.degrees import PP
 from perfdoc.rules.facts.expert_balance import balance, capacity_words
 from perfdoc.rules.facts.late_work import check_of, computing_part, longer_times, work_words
+from perfdoc.rules.facts.loading import paused_in
+from perfdoc.rules.facts.pauses import in_pauses, most_waited
 from perfdoc.simulator.replay.proposals import change_title
 
 
@@ -40,6 +42,8 @@ def _not_distinguishable(case: Case) -> Missing | None:
     if _cause(case) is not None:
         return None
     found = case.job.skew
+    if not found.stragglers and in_pauses(case) is not None:
+        return None
     few = not found.stragglers and found.distinguishable < FEWEST
     if few or found.stragglers_state in ("not_distinguishable", "not_compared"):
         return skipped(found.stragglers_reason)
@@ -102,6 +106,8 @@ def evaluate(case: Case) -> Verdict:
     if cause is not None and not _is_known_better(case, cause):
         return _by_what_if(case, cause)
     found = case.job.skew
+    if not found.stragglers and (pausing := in_pauses(case)) is not None:
+        return _by_pauses(case, pausing)
     late = [s for s in found.stragglers if _loss_frac(case, s) >= MIN_FRAC]
     culprits = [s for s in late if s.cause != "waiting" and not _by_schedule(case, s)]
     if not culprits:
@@ -120,7 +126,7 @@ def evaluate(case: Case) -> Verdict:
     last_in = f"{per_cent(worst.recurrence_frac, 0)} of {worst.collectives:,} {_collectives(worst.dimension)}"
     computing = "" if may_be_data(worst) else computing_part(work_words(case, worst.name))
     part = {"compute": computing, "host": "host process"}.get(worst.cause, "")
-    gain = _most(case, {s.name for s in named}) if prediction is None else prediction.gain
+    gain = most_waited(case, {s.name for s in named}) if prediction is None else prediction.gain
     return _told(
         action=check_of(part, worst.name) if part else "",
         blames=_blames(case, named) if _is_blamed(case, worst, gain) else "",
@@ -136,6 +142,22 @@ def evaluate(case: Case) -> Verdict:
         ],
         remedy=" ".join(_where_to_look(case, named)),
         gain=if_as_slow(case, gain) if worst.cause in ("host", "other") else gain,
+    )
+
+
+def _by_pauses(case: Case, late: LateRank) -> Verdict:
+    found, gain, where = case.job.skew, most_waited(case, {late.name}), paused_in(case)
+    at = f"at {found.distinguishable:,} of {found.compared:,} collectives"
+    blames = f"The others wait for {late.name}, which {LATE_WORDS[late.cause]}, {at}"
+    longest = brief(max(s.start_spread_ns for s in found.largest_spreads))
+    return _told(
+        action=f"Find why {late.name} pauses",
+        blames=blames if _is_as_much(case, gain) else "",
+        reason=f"{late.name} comes up to {longest} late, {at}",
+        evidence=[("of all waiting, for it", per_cent(late.wait_frac, 0)), ("the longest", longest)],
+        remedy=(f"See what it does in {where}. " if where else "")
+        + "One rank that logs, evaluates or saves stops all: do it on another thread, or less often.",
+        gain=gain,
     )
 
 
@@ -326,18 +348,3 @@ def _loss_frac(case: Case, straggler: Straggler) -> float:
         return found.mid_ns / found.step_ns
     span = max((r.span_ns[1] - r.span_ns[0] for r in case.ranks), default=0)
     return min(1.0, max(straggler.delay_ns, straggler.lateness_ns) / span) if span else 0.0
-
-
-def _most(case: Case, late: Collection[str]) -> Gain | None:
-    """No rank that waits for them saves more than all that it waits, in whatever dimension."""
-    labels = {id(r): label for r, label in zip(case.ranks, case.job.labels, strict=False)}
-    most = waited_for_ms(case, lambda r: labels.get(id(r)) in late)
-    if most is None:
-        return None
-    return Gain(
-        low_ms=0.0,
-        mid_ms=None,
-        high_ms=most,
-        method="ceiling",
-        assumptions=["upper bound, not predicted: all waiting of the rank that waits least, of the others"],
-    )

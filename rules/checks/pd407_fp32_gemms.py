@@ -96,10 +96,11 @@ def _part(case: Case, label: str, of: Callable[[RankMeasurement], int]) -> Evide
 
 def _remedy(case: Case, *, late: bool) -> str:
     """TF32 is named where it makes GEMMs faster that do not have it yet."""
-    words = [f"Train in {_of_16_bits(case)}, or the framework's own setting."]
-    if "convolutions" in _what(case):
+    does = "Run" if case.program.only_infers else "Train"
+    words = [f"{does} in {_of_16_bits(case)}, or the framework's own setting."]
+    if "convolutions" in _what(case) and not case.program.marks & _OTHERS.keys():
         words.append("Convolutions gain most with inputs and weights in channels_last.")
-    others = case.program.vendor not in ("nvidia", "") or "paddle" in case.program.marks
+    others = case.program.vendor not in ("nvidia", "") or bool(case.program.marks & _OTHERS.keys())
     if not others and (case.share_at_work(could_be_tf32_ns) or 0.0) >= TF32_MIN_FRAC:
         ms = case.per_unit_ms(could_be_tf32_ns) or 0.0
         where = "" if all(tf32_speedup(r.device.gpu_name) for r in case.ranks) else " (Ampere and later)"
@@ -113,11 +114,18 @@ def _remedy(case: Case, *, late: bool) -> str:
     return " ".join(words)
 
 
+_OTHERS = {
+    "paddle": "paddle.amp.auto_cast(dtype='{}')",
+    "tensorflow": "tf.keras.mixed_precision.set_global_policy('mixed_{}')",
+    "jax": "activations and weights cast to jnp.{}",
+}
+"""By frameworks beside PyTorch."""
+
+
 def _of_16_bits(case: Case) -> str:
     """How, by what all of the GPUs multiply; both where one of them is not known."""
     auto = "torch.autocast(device_type='cuda', dtype=torch.{})"
-    if "paddle" in case.program.marks:
-        auto = "paddle.amp.auto_cast(dtype='{}')"
+    auto = next((words for mark, words in _OTHERS.items() if mark in case.program.marks), auto)
     bf16 = f"bf16: {auto.format('bfloat16')}"
     fp16 = f"fp16 with loss scaling: {auto.format('float16')} and GradScaler"
     if (lacking := lack_bf16(case)) is None:

@@ -1,7 +1,7 @@
 """Each of them reads and writes whole tensors through HBM; one kernel in their place does so once."""
 
 from perfdoc.results.figures import per_cent
-from perfdoc.rules.engine.assumptions import EAGER, ENGINE, FLASH, OUTSIDE, TRAINING, TRANSFORMER, Assumes
+from perfdoc.rules.engine.assumptions import EAGER, ENGINE, FLASH, NO_ENGINE, OUTSIDE, TRANSFORMER, Assumes
 from perfdoc.rules.engine.gain import RankMeasurement, bound_of, time_share
 from perfdoc.rules.engine.needs import GPUS, WINDOW
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
@@ -23,7 +23,7 @@ META = Meta(
     needs=(GPUS, KERNELS, WINDOW, PARTED),
     assumes=(
         Assumes(of=EAGER, words=_COMPILE, instead=OUTSIDE),
-        Assumes(of=TRAINING, words=_COMPILE, instead=_ENGINES),
+        Assumes(of=NO_ENGINE, words=_COMPILE, instead=_ENGINES),
         Assumes(of=TRANSFORMER, words=_LIBRARIES),
         Assumes(of=ENGINE, words=_LIBRARIES, instead="Liger has norms and losses."),
         Assumes(of=FLASH, words=", flash-attn attention"),

@@ -7,16 +7,24 @@ from perfdoc.analyzers.device.window import NO_LAUNCHES
 from perfdoc.results.capture_parts import Period
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.ranks import Window
+from perfdoc.rules.engine.assumptions import FRAMEWORK, Assumes
 from perfdoc.rules.engine.needs import ALL_WORK
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import OWN_WINDOW
 
+_IN_PYTHON = (
+    'Wrap each step: `torch.cuda.nvtx.range_push(f"step {n}")` … `torch.cuda.nvtx.range_pop()`, or call '
+    "`profiler.step()`"
+)
+_IN_C = "Wrap what repeats: `nvtxRangePush` … `nvtxRangePop`, named step and its number"
+_WRAP = f"{_IN_PYTHON}; or name your own ranges with `--step-range REGEX`."
 META = Meta(
     title="No step ranges",
     action="Name the steps",
     sources=("definitions",),
     topic="capture",
     needs=(OWN_WINDOW, ALL_WORK),
+    assumes=(Assumes(of=FRAMEWORK, words=_IN_PYTHON, instead=_IN_C),),
     for_servers=True,
 )
 
@@ -49,12 +57,6 @@ def evaluate(case: Case) -> Verdict:
         verify="Analyse again: the report gives a step time and the number of steps.",
         false_alarm="A program without steps, such as inference: pass --window.",
     )
-
-
-_WRAP = (
-    'Wrap each step: `torch.cuda.nvtx.range_push(f"step {n}")` … `torch.cuda.nvtx.range_pop()`, or call '
-    "`profiler.step()`; or name your own ranges with `--step-range REGEX`."
-)
 
 
 def _action(window: Window) -> str:

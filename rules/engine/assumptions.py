@@ -85,7 +85,15 @@ def _has_transformer_engine(case: Case) -> bool | None:
 
 
 def _trains(case: Case) -> bool | None:
+    return False if case.program.only_infers else None
+
+
+def _without_engine(case: Case) -> bool | None:
     return False if case.program.serves else None
+
+
+def _has_framework(case: Case) -> bool | None:
+    return False if case.program.is_plain or "tensorrt" in case.program.marks else None
 
 
 NVIDIA = Assumption(words="GPUs of NVIDIA", holds=_is_nvidia)
@@ -94,6 +102,8 @@ FLASH = Assumption(words="GPUs with FlashAttention (Ampere and later)", holds=_h
 ENGINE = Assumption(words="GPUs of NVIDIA or AMD", holds=_has_transformer_engine)
 PEERS = Assumption(words="more than one process", holds=_has_peers)
 TRAINING = Assumption(words="training", holds=_trains)
+NO_ENGINE = Assumption(words="no inference engine", holds=_without_engine)
+FRAMEWORK = Assumption(words="a program in Python", holds=_has_framework)
 TRANSFORMER = Assumption(words="a transformer", holds=_has_attention)
 OUTSIDE = (
     "torch.compile runs already: look for graph breaks (TORCH_LOGS=graph_breaks), and at what stays outside "

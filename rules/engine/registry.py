@@ -211,8 +211,9 @@ def verdict_of(rule: Rule, case: Case) -> Verdict:
 
 def _silenced(case: Case, meta: Meta) -> Missing | None:
     """Why all that it says would be of another kind of job."""
-    if case.program.serves and not meta.for_servers:
-        return not_applicable("it is about training, and an inference engine runs")
+    if not meta.for_servers and (case.program.serves or case.program.is_plain):
+        runs = "an inference engine runs" if case.program.serves else "no name is one of a neural network"
+        return not_applicable(f"it is about training, and {runs}")
     broken = next((a.of for a in meta.assumes if not a.words and a.of.holds(case) is False), None)
     return None if broken is None else not_applicable(f"it assumes {broken.words}")
 

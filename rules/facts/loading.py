@@ -22,6 +22,10 @@ NONE_YET = (
     "Prepare batches in worker processes: `DataLoader(..., num_workers=4, pin_memory=True)`; twice as many "
     "while the stall shrinks."
 )
+_PIPELINE = (
+    "Prepare batches ahead of the step: `.map(..., num_parallel_calls=tf.data.AUTOTUNE)` and "
+    "`.prefetch(tf.data.AUTOTUNE)`, or worker processes of another loader (Grain)."
+)
 FASTER, AHEAD = "Make the loader's workers faster", "Load batches ahead of the step"
 _NOT_PINNED = " pin_memory=True, if it is not set: the copy to the device then does not wait."
 
@@ -33,6 +37,8 @@ def loads_ahead(case: Case) -> bool:
 
 def by_hand(case: Case) -> str:
     """What to do in words."""
+    if case.program.marks & {"tensorflow", "jax"} and "pytorch" not in case.program.marks:
+        return _PIPELINE
     if not loads_ahead(case):
         return NONE_YET
     return BY_WORKERS + ("" if "pins" in case.program.marks else _NOT_PINNED)

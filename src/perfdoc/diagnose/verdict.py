@@ -266,6 +266,9 @@ def _what(loss: str, frac: float, ranks: Sequence[Rank], seen: Evidence) -> str:
             said = f"messages between stages run beside no compute, {share(seen.transfer_frac)} in transfer"
         bubble = share(seen.bubble_ns / sum(rank.ledger_ns.total for rank in ranks))
         return f"{said}, {bubble} by the schedule (bubble)" if seen.bubble_ns else said
+    if loss.startswith("exposed_comm") and not _computes(ranks):
+        named = "communication" if loss in _WAITS else f"{loss.rpartition('.')[2].upper()} communication"
+        return f"{named}, and hardly anything computes that could run beside it"
     if loss not in _WAITS:
         return f"{loss.rpartition('.')[2].upper()} communication runs beside no compute"
     idle = "the GPU is idle" if len(ranks) == 1 else "the GPUs are idle"
@@ -274,6 +277,11 @@ def _what(loss: str, frac: float, ranks: Sequence[Rank], seen: Evidence) -> str:
     if loss == "idle.unexplained" and seen.in_turns:
         return f"{idle}: {len(ranks)} of one process seem to take turns, one at a time"
     return _WAITS[loss].format(gpus=_gpus(ranks), idle=idle)
+
+
+def _computes(ranks: Sequence[Rank]) -> bool:
+    whole = sum(rank.ledger_ns.total for rank in ranks)
+    return sum(rank.ledger_ns.compute for rank in ranks) >= WORTH_A_VERDICT_FRAC * whole
 
 
 def _gpus(ranks: Sequence[Rank]) -> str:

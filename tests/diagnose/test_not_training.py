@@ -1,0 +1,147 @@
+"""Programs that train nothing, hosts that pause now and then, and other frameworks' words: what is said of
+captures whose truth is what the lines plant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.measuring import analysed
+from perfdoc.reports.screen import render_screen
+from perfdoc.results import Diagnosis
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
+
+US = 1_000
+GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+TRAINING = ("micro-batch", "losses", ".item()", "gradients", "DDP", "offloaded state", "torch.cuda")
+
+
+def said_of(builder: TimelineBuilder, folder: Path) -> Diagnosis:
+    path = write_nsys_sqlite(builder.build(), folder / "report.sqlite")
+    return analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
+
+
+def words_of(said: Diagnosis) -> str:
+    """All that is advised, and the first screen."""
+    fired = [rule for rule in said.rules if rule.state == "fires"]
+    return " ".join([render_screen(said, report="x"), *(rule.remedy for rule in fired)])
+
+
+def waiting(kernel: str, folder: Path, other: str = "x") -> Diagnosis:
+    """Forty times a kernel of 300 us and a copy of 40 us that the host waits for; then it works 700 us."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    at = 1_000 * US
+    for _ in range(40):
+        device.kernel(kernel, at + 10 * US, at + 310 * US, launch=(thread, at, at + 4 * US))
+        device.kernel(other, at + 310 * US, at + 311 * US, launch=(thread, at + 5 * US, at + 6 * US))
+        copied = (thread, at + 7 * US, at + 9 * US)
+        device.copy("device_to_host", 1 << 20, at + 311 * US, at + 351 * US, launch=copied, pinned=True)
+        thread.api("cudaStreamSynchronize", at + 20 * US, at + 352 * US)
+        at += 1_052 * US
+    return said_of(builder, folder)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "void nbnxn_kernel_ElecEw_VdwLJ_F_cuda(NBAtomDataGpu, bool)",
+        "sm80_xmma_fprop_implicit_gemm_interleaved_i8i8_i8i32_f32_tilesize128x128x64_stage3_kernel_trt",
+    ],
+)
+def test_what_trains_nothing_gets_no_advice_of_training(kernel: str, tmp_path: Path) -> None:
+    said = waiting(kernel, tmp_path)
+    assert {"PD201", "PD208"} <= {rule.code for rule in said.rules if rule.state == "fires"}
+    text = words_of(said)
+    assert [word for word in TRAINING if word in text] == []
+    assert "Launch the next work before waiting for this" in text
+
+
+def test_a_backward_pass_is_training(tmp_path: Path) -> None:
+    native = "void at::native::{}<float>(x)"
+    for other, trains in (("nll_loss_backward_reduce", True), ("softmax_warp_forward", False)):
+        folder = tmp_path / other
+        folder.mkdir()
+        text = words_of(waiting(GEMM, folder, native.format(other)))
+        assert ("losses" in text) is trains
+
+
+def test_a_benchmark_of_communication_has_nothing_to_overlap(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    for number in range(2):
+        process = builder.process(pid=1000 + number)
+        thread, device = process.thread(), process.device(number)
+        for at in range(1_000 * US, 21_000 * US, 500 * US):
+            device.kernel(ALL_REDUCE, at, at + 499 * US, stream=20, launch=(thread, at - 9 * US, at - 5 * US))
+    said = said_of(builder, tmp_path)
+    assert "hardly anything computes" in said.verdict
+    assert next(rule for rule in said.rules if rule.code == "PD100").state == "passes"
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_a_host_that_pauses_in_few_steps_is_named(steps: bool, tmp_path: Path) -> None:
+    """Nine steps of 1,600 us; in three the first of four ranks comes 3,000 us late: 9,000 of 23,400 us."""
+    builder = TimelineBuilder()
+    processes = [builder.process(pid=1000 + number) for number in range(4)]
+    threads = [process.thread() for process in processes]
+    devices = [process.device(number) for number, process in enumerate(processes)]
+    at = 1_000 * US
+    for step in range(9):
+        late = 3_000 * US if step % 3 == 2 else 0
+        length = 1_600 * US + late
+        for number, (thread, device) in enumerate(zip(threads, devices, strict=True)):
+            call = at - 20 * US
+            device.kernel(GEMM, at, at + 900 * US, launch=(thread, call, call + 4 * US))
+            behind = at + 900 * US + (0 if number else late)
+            if late and not number:
+                call = behind - 10 * US
+            for begin, end in ((behind, at + length - 500 * US), (at + length - 480 * US, at + length)):
+                launch = (thread, call + 5 * US, call + 9 * US)
+                device.kernel(ALL_REDUCE, begin, end, stream=20, launch=launch)
+                call += 5 * US
+            if steps:
+                thread.range(f"step {step}", at - 25 * US, at + length - 26 * US)
+        at += length
+    said = said_of(builder, tmp_path)
+    assert said.verdict.startswith("The others wait for GPU 0, pid 1000, which is launched late by its host")
+    assert "at 3 of 18 collectives" in said.verdict
+    rule = next(rule for rule in said.rules if rule.code == "PD303")
+    assert rule.gain is not None
+    assert rule.gain.high_ms == pytest.approx(1.0 if steps else 9.0, rel=0.01)
+
+
+def test_weights_gathered_on_a_stream_of_their_own_are_data_parallel(tmp_path: Path) -> None:
+    """Each of two ranks gathers a layer before its forward and its backward, and reduces its gradients on
+    another stream, as FSDP2 does: all of it is DP."""
+    builder = TimelineBuilder()
+    for number in range(2):
+        process = builder.process(pid=1000 + number)
+        thread, device = process.thread(), process.device(number)
+        at = 1_000 * US
+        for _ in range(3):
+            for layer in range(12):
+                attention = (
+                    "void flash::flash_fwd_kernel<x>(y)" if layer < 6 else "void flash_bwd_kernel<x>(y)"
+                )
+                work = [(GATHER, 100, 20), (GEMM, 300, 7), (attention, 200, 7), (GEMM, 300, 7)]
+                for name, us, stream in work + ([(SCATTER, 80, 21)] if layer >= 6 else []):
+                    launch = (thread, at - 9 * US, at - 5 * US)
+                    device.kernel(name, at, at + us * US, stream=stream, launch=launch)
+                    at += us * US
+    said = said_of(builder, tmp_path)
+    assert {row.dimension for rank in said.ranks for row in rank.communication} == {"dp"}
+
+
+def test_tensorflow_has_its_own_words(tmp_path: Path) -> None:
+    """Convolutions in TF32 are nearly all of it."""
+    convolution = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16"
+    text = words_of(waiting(convolution, tmp_path, "void tensorflow::functor::ApplyMomentumKernel<float>(x)"))
+    assert "mixed_precision" in text
+    assert "torch.autocast" not in text
+    assert "channels_last" not in text
