@@ -74,6 +74,11 @@ class _Program:
             exchanges=np.sort(order[activity.comm_rows[tokens]]),
         )
 
+    @property
+    def is_layered(self) -> bool:
+        """Whether it has layers enough for a pattern of them."""
+        return len(self.layers) >= _LEAST_LAYERS
+
     def beside_attention(self, at: I64) -> float:
         """Share of the places of which the product before or behind is attention."""
         behind = np.searchsorted(self.work, at, "left")
@@ -114,6 +119,11 @@ class _Calls:
         a model of one layer stand as often behind attention."""
         _, count = np.unique(self.bytes, return_counts=True)
         return bool(count.max() > _ALIKE * len(self.bytes) or np.mean(np.diff(self.bytes) == 0) >= _OFTEN)
+
+    @property
+    def are_gathers(self) -> bool:
+        """Whether nothing else is among them."""
+        return len(self.of("all_gather")) == len(self.at)
 
     def of(self, *operations: str) -> I64:
         """Places of some operations."""
@@ -169,7 +179,7 @@ def by_pattern(
         if (dimension := _dimension(trace, activity, program, calls)) is not None:
             decided[one] = dimension
             piped = piped or dimension == "pp"
-        elif len(calls.of("all_gather")) == len(calls.at) and program.covered(calls.at) > _SOME:
+        elif calls.are_gathers and program.is_layered and program.covered(calls.at) > _SOME:
             gathers[one] = len(calls.at)
     dp = known == DIMENSIONS.index("dp")
     for one in (one for one, dimension in decided.items() if dimension == "dp"):
@@ -215,7 +225,7 @@ def _dimension(trace: Trace, activity: Activity, program: _Program, calls: _Call
 def _of_reductions(program: _Program, calls: _Calls) -> str | None:
     gathers, scatters = calls.of("all_gather"), calls.of("reduce_scatter")
     reduces = calls.of("all_reduce", "reduce", "reduce_scatter")
-    if len(program.layers) < _LEAST_LAYERS:
+    if not program.is_layered:
         around = program.beside(program.optimizer, calls.at) >= _ALL
         return "dp" if around and len(gathers) and len(reduces) else None
     if not len(reduces):
@@ -244,7 +254,7 @@ def _of_exchanges(trace: Trace, activity: Activity, program: _Program, calls: _C
     sends, receives = ways_of(trace, comm, calls.rows)
     told = sends + receives > 0
     one_way = told & ((sends == 0) | (receives == 0))
-    if len(program.layers) < _LEAST_LAYERS:
+    if not program.is_layered:
         return "pp" if _stand_alone(program, calls, one_way) else None
     beside = program.beside_attention(calls.at)
     if beside >= _ALL:
