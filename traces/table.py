@@ -174,6 +174,8 @@ def among(values: NDArray[Any], wanted: ArrayLike) -> Bool:
     ordered = np.sort(np.asarray(wanted))
     if not len(ordered):
         return np.zeros(values.shape, bool)
+    if len(ordered) == 1:
+        return np.asarray(values == ordered[0])
     if len(values) > _MANY or len(ordered) > _MANY:
         return np.isin(values, ordered)
     at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)

@@ -27,12 +27,9 @@ class Intervals:
     @cached_property
     def _before(self) -> I64:
         """Covered nanoseconds before each interval, and before the end of time."""
-        return np.concatenate(([0], np.cumsum(self.end_ns - self.start_ns)))
-
-    @cached_property
-    def _end_of_last(self) -> I64:
-        """End of the last of so many intervals; of none, earlier than every time."""
-        return np.concatenate(([-(2**62)], self.end_ns))
+        before = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(self.end_ns - self.start_ns, out=before[1:])
+        return before
 
     @property
     def total_ns(self) -> int:
@@ -44,9 +41,11 @@ class Intervals:
         time = np.asarray(time_ns, np.int64)
         if not len(self):
             return np.zeros(time.shape, np.int64)
-        # The last interval that starts at or before the time may reach beyond it.
+        # The last interval that starts at or before the time may reach beyond it; before the first one the
+        # last of all stands in for it, and what is then below 0 is 0.
         begun = count_up_to(self.start_ns, time)
-        covered: I64 = self._before.take(begun) - np.maximum(self._end_of_last.take(begun) - time, 0)
+        beyond = np.maximum(self.end_ns.take(begun - 1) - time, 0)
+        covered: I64 = np.maximum(self._before.take(begun) - beyond, 0)
         return covered
 
     def covered_within(self, start_ns: Any, end_ns: Any) -> I64:
@@ -76,9 +75,31 @@ class Intervals:
     def __or__(self, other: Intervals) -> Intervals:
         if not len(self) or not len(other):
             return self if len(self) else other
+        few, many = (self, other) if len(self) < len(other) else (other, self)
+        if len(many) > _FEWER * len(few):
+            return few._into(many)
         return union(
             np.concatenate((self.start_ns, other.start_ns)), np.concatenate((self.end_ns, other.end_ns))
         )
+
+    def _into(self, many: Intervals) -> Intervals:
+        """The union with a set of many more, of which only those change that these meet."""
+        first = np.searchsorted(many.end_ns, self.start_ns, "left")
+        last = np.searchsorted(many.start_ns, self.end_ns, "right")
+        met = last > first
+        starts, ends = self.start_ns.copy(), self.end_ns.copy()
+        starts[met] = np.minimum(starts[met], many.start_ns[first[met]])
+        ends[met] = np.maximum(ends[met], many.end_ns[last[met] - 1])
+        grown = union(starts, ends)
+        first = np.searchsorted(many.start_ns, grown.start_ns, "left")
+        gone = np.searchsorted(many.start_ns, grown.end_ns, "left") - first
+        before = np.cumsum(gone) - gone
+        lost = np.repeat(first - before, gone) + np.arange(int(gone.sum()))
+        starts, ends = (
+            np.insert(np.delete(column, lost), first - before, new)
+            for column, new in ((many.start_ns, grown.start_ns), (many.end_ns, grown.end_ns))
+        )
+        return Intervals(starts, ends)
 
     def __sub__(self, other: Intervals) -> Intervals:
         # Of the other set only what reaches into an interval counts: it cuts that into pieces.
@@ -145,7 +166,7 @@ def union(start_ns: I64, end_ns: I64) -> Intervals:
     if (start[1:] < start[:-1]).any():
         # Stable, because joined sorted runs (the usual case) then merge in linear time.
         order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
+        start, end = start.take(order), end.take(order)
     if (start[1:] > end[:-1]).all():  # on one stream they never meet
         starts, ends = start, end
     else:
@@ -157,7 +178,10 @@ def union(start_ns: I64, end_ns: I64) -> Intervals:
         starts = start.take(first)
         ends = reach.take(np.append(first[1:] - 1, len(start) - 1))
     keep = ends > starts
-    return Intervals(starts, ends) if keep.all() else Intervals(starts[keep], ends[keep])
+    if keep.all():
+        return Intervals(starts, ends)
+    left = np.flatnonzero(keep)
+    return Intervals(starts.take(left), ends.take(left))
 
 
 def owners_by_last_end(start_ns: I64, end_ns: I64) -> tuple[I64, I64, I64]:

@@ -27,6 +27,8 @@ from perfdoc.traces.table import F64, Bool
 
 LONGEST_NS = (1 << 40) - 1
 """18 minutes: no kernel is longer."""
+_PACKED = 1 << 22
+"""Kernels whose numbers and sets fit beside LONGEST_NS in 63 bits."""
 _MOST_LOG_WAYS = 600.0
 GAP_MIN_RATIO = 1.2
 GAP_MIN_NS = 1_000
@@ -64,9 +66,15 @@ def compare(
     kernel: index of each sample's kernel, below `kernels`; second: whether it belongs to the second set.
     """
     duration = np.clip(duration_ns, 0, LONGEST_NS)
-    order = np.lexsort((duration, second, kernel))
-    # Two sets a kernel, each sorted.
-    sets = np.split(duration[order], np.searchsorted((2 * kernel + second)[order], np.arange(1, 2 * kernels)))
+    # Two sets a kernel, each sorted: by one number of both, where it fits.
+    if kernels < _PACKED:
+        packed = np.sort((2 * kernel + second) << 40 | duration)
+        ends, ordered = packed.searchsorted(np.arange(1, 2 * kernels) << 40), packed & LONGEST_NS
+    else:
+        order = np.lexsort((duration, second, kernel))
+        ends = (2 * kernel + second)[order].searchsorted(np.arange(1, 2 * kernels))
+        ordered = duration[order]
+    sets = np.split(ordered, ends)
     pairs = list(zip(sets[::2], sets[1::2], strict=False))[:kernels]
     tests = [_rank_test(first, later) for first, later in pairs]
     longer = [np.ceil(first * (1 + tolerance_frac)).astype(np.int64) for first, _ in pairs]

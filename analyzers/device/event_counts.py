@@ -174,11 +174,12 @@ def _operators_without_launch(trace: Trace, process: int, launching: I64) -> tup
     there a launch and its kernel were left out together. Of those of one name and shape that never launch
     nothing is known: they may run on the CPU."""
     api, counted, idle = trace.api_calls, 0, 0
+    threads = np.flatnonzero(np.bincount(api.thread[launching]))
     for table in (trace.operators, trace.ranges):
         rows = np.flatnonzero(
             said_by_names(trace.strings, table.name, lambda n: _LAUNCHING.match(n) is not None, False)
         )
-        rows = rows[among(table.thread[rows], unique(api.thread[launching]))]
+        rows = rows[among(table.thread[rows], threads)]
         if not len(rows):
             continue
         launched = np.zeros(len(rows), bool)

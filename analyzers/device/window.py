@@ -30,7 +30,7 @@ from perfdoc.results.figures import brief, per_cent, plural
 from perfdoc.results.names import shorten
 from perfdoc.results.ranks import ASKED_FOR, NO_STEPS, Step, Window
 from perfdoc.traces import RangeKind, Trace
-from perfdoc.traces.table import Bool, unique
+from perfdoc.traces.table import Bool
 
 NO_LAUNCHES = "no activity could be matched to a launch inside the step ranges"
 """Why steps that are marked cannot be used."""
@@ -201,7 +201,7 @@ def _step_ranges(
     candidates = known.steps
     if pattern is not None:
         candidates = [("--step-range", ranges_matching(trace, pattern.search))]
-    launching = unique(activity.launch_thread)
+    launching = activity.launching_threads
     for source, rows in candidates:
         rows = of_process(trace, rows, trace.devices[activity.device].process)
         rows = rows[trace.ranges.kind[rows] != RangeKind.MARK]

@@ -47,8 +47,7 @@ def launch_queue(view: DeviceView, idle: HostIdle) -> LaunchQueue:
     if end <= start:
         return LaunchQueue.missing("The window is empty.")
     queued, started, unknown, count = _queued(view.activity, start, end)
-    time, depth = _depth_steps(queued, started, start)
-    by_depth = sum_by(depth, np.diff(np.append(time, end)), int(depth.max()) + 1)
+    by_depth = _at_depths(queued, started, start, end)
     return LaunchQueue(
         state="measured",
         reason=f"{unknown:,} of {count:,} activities have no known launch; they are not counted."
@@ -81,14 +80,21 @@ def _queued(activity: Activity, start: int, end: int) -> tuple[I64, I64, int, in
     return np.sort(joined, kind="stable"), left[left < end], unknown, count
 
 
-def _depth_steps(joined: I64, left: I64, start: int) -> tuple[I64, I64]:
-    """The depth as a step function: times, ascending and distinct, and the depth from each on."""
-    time = np.concatenate(([start], joined, left))
-    change = np.repeat(np.array([0, 1, -1]), (1, len(joined), len(left)))
-    order = np.argsort(time, kind="stable")  # sorted runs: merged in linear time
-    time, depth = time[order], np.cumsum(change[order])
-    last = np.append(time[1:] > time[:-1], True)
-    return time[last], depth[last]
+def _at_depths(joined: I64, left: I64, start: int, end: int) -> I64:
+    """How long so many waited, by how many. Both ascend, and no more have left than joined at any time."""
+    found = [np.array([int(joined[0] if len(joined) else end) - start])]
+    for these, others, sign in ((joined, left, 1), (left, joined, -1)):
+        passed = np.searchsorted(others, these, "right")
+        depth = sign * (np.arange(1, len(these) + 1) - passed)
+        lasting = np.minimum(np.append(these[1:], end)[: len(these)], np.append(others, end).take(passed))
+        lasting -= these
+        if sign < 0:  # where one joins as another leaves, what follows is counted
+            lasting[others.take(passed - 1) == these] = 0
+        found.append(sum_by(depth, lasting, int(depth.max(initial=0)) + 1))
+    by_depth = np.zeros(max(map(len, found)), np.int64)
+    for part in found:
+        by_depth[: len(part)] += part
+    return by_depth
 
 
 _WHOLE = "Graphs were traced as a whole: how many kernels they hold is not known."

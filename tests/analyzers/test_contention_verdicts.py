@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdoc.analyzers.contention import comparison
 from perfdoc.analyzers.contention.comparison import Compared, compare
 from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.analyzers.contention.job import job_contention
@@ -187,6 +188,15 @@ def test_no_p_is_below_the_least_and_none_below_an_exact_one(durations: list[int
     # All of one length against all of another: the approximation gives 0.00014, an exact test 0.000155.
     apart = compared([([10] * 8, [20] * 8)])
     assert apart.p_value[0] == apart.least_p_value[0] == pytest.approx(2 / 12_870)
+
+
+def test_more_kernels_than_one_number_holds_are_sorted_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    kernel, second = rng.integers(0, 5, 400), rng.integers(0, 2, 400) > 0
+    duration = rng.integers(0, comparison.LONGEST_NS + 9, 400)
+    few = compare(kernel, duration, second, 6)
+    monkeypatch.setattr(comparison, "_PACKED", 0)
+    np.testing.assert_equal(vars(compare(kernel, duration, second, 6)), vars(few))
 
 
 def test_not_longer_by_the_tolerance() -> None:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from perfdoc.traces.arrow import is_text
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.nsys.arrow_reader import MORE_ROWS, ArrowReader, NotUtf8Error, UnreadableError
 
@@ -187,13 +188,19 @@ class SqliteFile:
         for name in columns:
             kind = found.schema.field(name).type
             whole = pa.types.is_integer(kind) or pa.types.is_null(kind)
-            if whole or len(kinds := self._kinds(table, name)) < 2:
+            of = "text" if is_text(kind) else "real" if pa.types.is_floating(kind) else "blob"
+            if whole or not self._holds_other(table, name, of) or len(kinds := self._kinds(table, name)) < 2:
                 continue
             if pa.types.is_floating(kind) and kinds["real"] > _ODD_FRAC * sum(kinds.values()):
                 continue  # numbers of both kinds
             at = found.schema.get_field_index(name)
             found = found.set_column(at, name, self._of_one_kind(table, name))
         return found
+
+    def _holds_other(self, table: str, column: str, kind: str) -> bool:
+        """Whether a column holds values of another kind: in a third of the time of `_kinds`, which sorts."""
+        query = f'SELECT 1 FROM "{table}" WHERE typeof("{column}") NOT IN (?, \'null\') LIMIT 1'
+        return self.connection.execute(query, (kind,)).fetchone() is not None
 
     def _kinds(self, table: str, column: str) -> dict[str, int]:
         """How many values of each kind a column holds. The driver writes numbers beside text as text, and
