@@ -15,6 +15,7 @@ HEAD_BYTES = 512
 
 _TORCH = "Capture with torch.profiler.profile and export_chrome_trace."
 _NSYS = "Capture with nsys profile --trace=cuda,nvtx, or with torch.profiler."
+_RUNTIME = "Capture its process with nsys profile --trace=cuda,nvtx."
 _GPUS = "perfdoc reads torch.profiler's traces of NVIDIA, AMD and Intel GPUs."
 _UNPACK = "Unpack it, and give the trace that it holds."
 _SQLITE = "Export the report itself: nsys export --type sqlite REPORT.nsys-rep"
@@ -40,6 +41,9 @@ _MAGIC = (
         "is a table of figures.",
         _SQLITE,
     ),
+    (rb"-{5,}[ -]*\n", "is a table of figures, and no trace.", _TORCH),
+    (rb"[^\n]{0,200}NCCL (?:INFO|WARN) ", "is a log of NCCL, and no trace.", _TORCH),
+    (rb"\s*\[\s*\[", "is a list of lists, as PyTorch's memory timeline, and no trace.", _TORCH),
     (rb'(?:"?[\w %()/-]+"?,){2,}"?[\w %()/-]+"?\r?\n', "is a table of figures.", _SQLITE),
 )
 _SUFFIXES = {
@@ -81,7 +85,8 @@ def database_of(tables: Iterable[str]) -> tuple[str, str] | None:
 
 _DOCUMENTS = (
     (rb'"rocprofiler-sdk-tool"', "is JSON of rocprofv3.", _TORCH),
-    (rb'"schema"\s*:.{0,400}"nodes"\s*:', "is an execution trace (Chakra), which has no times.", _TORCH),
+    (rb'(?s)"schema"\s*:.{0,400}"nodes"\s*:', "is an execution trace (Chakra), which has no times.", _TORCH),
+    (rb'"coll_perf"\s*:', "is of NCCL's inspector, and no trace.", _TORCH),
     (rb'"pg_config"\s*:|"comm_lib_version"', "is a flight record of NCCL, and no trace.", _TORCH),
     (rb'"device_traces"\s*:|"segments"\s*:', "is a memory snapshot, and no trace.", _TORCH),
     (rb"speedscope", "is a profile of Python (speedscope).", _TORCH),
@@ -122,10 +127,13 @@ _PROCESSES = (
     (r"^(?:(?:rocm_)?kernel_dispatch|(?:device|rocm)_hip)", "rocprofv3 or rocprof-sys (Omnitrace)", _TORCH),
     (r"Neuron(?:Core)?\b", "Neuron devices", _GPUS),
     (r"\b(?:HOST|DEVICE)<", "unitrace (Intel)", _TORCH),
+    (r"^Session$", "ONNX Runtime", _RUNTIME),
     (r"^FEE$", "VizTracer, of Python alone", _TORCH),
     (r"^(?:CPU|CUDA) functions$", "PyTorch's old torch.autograd.profiler", _TORCH),
 )
 """Names of processes, or categories of events, in what other profilers write as the same JSON."""
+NAMES_KERNELS = ("ONNX Runtime",)
+"""Whose kernels look like PyTorch's, without calls or devices."""
 
 
 def writer_of(named: Iterable[str]) -> tuple[str, str] | None:

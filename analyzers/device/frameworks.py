@@ -164,9 +164,9 @@ _OTHER_GPUS = (
 """The last ones are of Hygon, whose calls are named as AMD's."""
 _OTHER = (
     *("\nmusaLaunch", "\ncnInvoke", "\ncnrt", "\ntopsLaunch", "\naclrt"),
-    *("\nmcLaunch", "\nsuLaunch", "\nsdaaLaunch"),
+    *("\nmcLaunch", "\nsuLaunch", "\nsdaaLaunch", "\nmtia"),
 )
-"""Moore Threads, Cambricon, Enflame, Ascend, MetaX, Biren, Tecorigin."""
+"""Moore Threads, Cambricon, Enflame, Ascend, MetaX, Biren, Tecorigin, Meta."""
 _INTEL = (
     "\nurEnqueue",
     "\nzeCommandList",

@@ -165,7 +165,32 @@ def _overlaps(case: Case) -> list[Advice]:
 def _unadvised(case: Case, *, ddp: bool) -> str:
     if ddp:
         return f"{settings_of_ddp(case, _better_buckets(case))} {_OTHERWISE}"
+    if case.framework == "pytorch" and case.gathers_weights and case.configuration.dialect is None:
+        return f"{_of_shards(case)} {_OTHERWISE}"
     return _UNADVISED if all(case.setting(k)[0] for k in _RELEVANT) else _unknown(case)
+
+
+def _of_shards(case: Case) -> str:
+    """What PyTorch's own ways of sharding send less by, as far as the messages show that they may."""
+    rows = [row for rank in case.ranks for row in rank.communication if row.dimension == "dp"]
+    gathered, scattered = (
+        sum(r.count for r in rows if r.collective == of) for of in ("all_gather", "reduce_scatter")
+    )
+    twice = gathered >= _TWICE * scattered > 0
+    if "deepspeed" in case.program.marks:
+        return (f"{_STAGE_2} " if twice else "") + _PREFETCH
+    return (f"{_KEEP_WHOLE} " if twice else "") + _MESH
+
+
+_TWICE = 1.5
+"""All-gathers for each reduce-scatter: weights are gathered in the forward and in the backward pass."""
+_KEEP_WHOLE = (
+    "Weights are gathered twice a step: reshard_after_forward=False (FSDP1: SHARD_GRAD_OP) keeps them for "
+    "the backward pass, where memory allows."
+)
+_STAGE_2 = "Weights are gathered in both passes: ZeRO stage 2 keeps them whole, where memory allows."
+_PREFETCH = "Gather ahead: overlap_comm, and a larger stage3_prefetch_bucket_size."
+_MESH = "Over several servers a 2-D mesh gathers inside each (HSDP)."
 
 
 def _unknown(case: Case) -> str:

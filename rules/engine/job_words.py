@@ -57,7 +57,7 @@ def in_words_of(
 
 def _in_terms(text: str, terms: Sequence[tuple[str, str]]) -> str:
     for theirs, own in terms:
-        text = text.replace(theirs, own)
+        text = text.replace(f". {theirs}", f". {opening(own)}").replace(theirs, own)
     return text
 
 

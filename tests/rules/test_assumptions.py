@@ -287,7 +287,7 @@ def test_vendors(gpu: str | None, names: tuple[str, ...], vendor: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("vendor", "graphs"), [("nvidia", "CUDA graphs"), ("amd", "HIP graphs"), ("other", "captured graphs")]
+    ("vendor", "graphs"), [("nvidia", "CUDA graphs"), ("amd", "HIP graphs"), ("other", "Captured graphs")]
 )
 def test_graphs_by_vendor(vendor: Vendor, graphs: str, tmp_path: Path) -> None:
     case = case_of(tmp_path, step_with_gap(200))

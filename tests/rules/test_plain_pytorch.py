@@ -1,9 +1,11 @@
 """Advice in a job of plain PyTorch: PyTorch's own words, or that it has no such setting."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.device.frameworks import Mark, Program
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.reports.advice import change_title, setting_words
@@ -12,7 +14,9 @@ from perfdoc.results.headline import Framework
 from perfdoc.rules.engine.advise import advise, settle
 from perfdoc.rules.engine.case import Case
 from tests.analyzers.loader_jobs import job, off
-from tests.rules.cases import case_of, result
+from tests.analyzers.tiny import ALL_GATHER, GEMM
+from tests.captures.timeline import TimelineBuilder
+from tests.rules.cases import STEP_US, US, case_of, result
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +41,43 @@ def test_a_setting_is_pytorchs_own(stalled: Case) -> None:
     megatron = result("PD203", shown_by(stalled, "megatron", {"dataloader_num_workers": 1}))
     assert set(megatron.advice[0].dialects) > {"megatron_lm"}
     assert "dataloader_num_workers" in message_of(megatron)
+
+
+SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+@pytest.mark.parametrize(
+    ("gathers", "marks", "says", "never"),
+    [
+        (2, (), "reshard_after_forward=False", "stage 2"),
+        (1, (), "HSDP", "reshard_after_forward"),
+        (2, ("deepspeed",), "ZeRO stage 2", "reshard_after_forward"),
+        (1, ("deepspeed",), "stage3_prefetch_bucket_size", "stage 2"),
+    ],
+)
+def test_shards_have_their_own_ways_to_send_less(
+    gathers: int, marks: tuple[Mark, ...], says: str, never: str, tmp_path: Path
+) -> None:
+    """Steps of 1 ms: weights are gathered once or twice, gradients scattered once, for 200 us each, the
+    second half of all under compute: overlap is on."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for step in range(3):
+        at = step * STEP_US * US
+        thread.range(f"perfdoc.step {step}", at, at + STEP_US * US)
+        thread.range("FSDP::pre_forward (layer)", at + 1, at + 90 * US)
+        for i, name in enumerate([ALL_GATHER] * gathers + [SCATTER]):
+            begin, call = at + 200 * i * US, at + (2 + i) * US
+            device.kernel(name, begin, begin + 200 * US, stream=20, launch=(thread, call, call + 500))
+        begin = at + 100 * (gathers + 1) * US
+        device.kernel(GEMM, begin, at + STEP_US * US, launch=(thread, at + 50 * US, at + 51 * US))
+    case = case_of(tmp_path, builder)
+    program = Program(vendor="nvidia", marks=frozenset({"pytorch", "trains", *marks}))
+    captures = [replace(c, framework="pytorch", program=program) for c in case.captures]
+    found = result("PD101", replace(case, captures=captures, configuration=Configuration()))
+    assert found.state == "fires"
+    assert (says in found.remedy, never in found.remedy) == (True, False)
 
 
 def test_what_pytorch_lacks_is_refused_and_environment_variables_stay(stalled: Case) -> None:

@@ -89,6 +89,32 @@ FILES: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
         "speedscope",
         "torch.profiler",
     ),
+    "execution trace": (
+        "et.json",
+        lambda: b'{\n  "schema": "1.1.1-chakra.0.0.4", "pid": 7,\n  "nodes": [\n    {"id": 2}]}',
+        "Chakra",
+        "torch",
+    ),
+    "inspector": (
+        "i.json",
+        lambda: b'{"header": {"rank": 0}, "coll_perf": {"coll_sn": 1}}',
+        "inspector",
+        "torch",
+    ),
+    "nccl log": ("n.log", lambda: b"node1:1:2 [0] NCCL INFO Bootstrap : Using eth0", "log of NCCL", "torch"),
+    "memory timeline": ("m.json", lambda: b"[[1, 2], [[3], [4]]]", "memory timeline", "torch"),
+    "averages": ("t.txt", lambda: b"-------  ------- \n  Name  Self CPU %\n", "table of figures", "torch"),
+    "onnx runtime": (
+        "o.json",
+        lambda: json.dumps(
+            [
+                {"cat": cat, "pid": 7, "tid": 8, "ts": 10, "dur": 5, "ph": "X", "name": "x", "args": {}}
+                for cat in ("Session", "Node", "Kernel")
+            ]
+        ).encode(),
+        "ONNX Runtime",
+        "nsys profile",
+    ),
     "viztracer": (
         "v.json",
         lambda: b'{"traceEvents": [{"ph": "X", "cat": "FEE", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]}',

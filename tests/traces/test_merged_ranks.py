@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,51 @@ def test_a_rank_without_a_number_is_counted(tmp_path: Path) -> None:
     found = diagnose([measure_capture(path, WindowRequest())])
     (said,) = [q.message for q in found.quality if q.code == "missing-ranks"]
     assert "2 ranks; 1 of them (1 of unknown rank) is" in said
+
+
+def as_named(pid: int, rank: int) -> str | int:
+    return f"[TP{rank:02d}] {pid}"
+
+
+def as_added(pid: int, rank: int) -> str | int:
+    return pid + 100_000 * (rank + 1)
+
+
+@pytest.mark.parametrize(
+    ("renamed", "gpu", "in_order_of_time"),
+    [
+        (None, None, False),
+        (as_named, None, True),
+        (as_named, 0, True),
+        (as_added, 0, True),
+        (as_added, 0, False),
+    ],
+)
+def test_ranks_whose_ids_are_all_alike(
+    renamed: Callable[[int, int], str | int] | None, gpu: int | None, in_order_of_time: bool, tmp_path: Path
+) -> None:
+    """Ids 1 to 30 on three ranks, each of which launches on its own GPU; gpu: the number that all of them
+    have. The last rank launches latest."""
+    events = [[dict(e) for e in of_rank(rank, first_id=1)] for rank in range(3)]
+    for rank, event in ((rank, event) for rank, mine in enumerate(events) for event in mine):
+        if event["cat"] == "kernel":
+            at = rank if gpu is None else gpu
+            event |= {"pid": at, "args": event["args"] | {"device": at}}
+        event["pid"] = renamed(event["pid"], rank) if renamed else event["pid"]
+    rows = [event for mine in events for event in mine]
+    if in_order_of_time:
+        rows.sort(key=lambda event: event["ts"])
+    path = tmp_path / "merged.json"
+    path.write_text(json.dumps({"traceEvents": rows}))
+    trace = read_kineto(path)
+    added = 0 if renamed is not as_added else 100_000
+    assert [(d.process, d.ordinal) for d in trace.devices] == [
+        (100 + rank + added * (rank + 1), rank if gpu is None else gpu) for rank in range(3)
+    ]
+    for at, device in enumerate(trace.devices):
+        rank = device.process % 10
+        assert set((trace.kernels.start_ns[trace.kernels.device == at] // 1000 % 50).tolist()) == {10 + rank}
+    assert len(trace.api_calls) == 90
 
 
 def test_ids_that_ranks_share_do_not_tear_a_gpu_apart(tmp_path: Path) -> None:

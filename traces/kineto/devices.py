@@ -12,6 +12,7 @@ import numpy as np
 
 from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.records import dataclass
+from perfdoc.traces.kineto.merged import Merged, Places
 from perfdoc.traces.kineto.payload import ranks_of
 from perfdoc.traces.kineto.values import INT64_END, integer, non_negative, text
 from perfdoc.traces.model import UNKNOWN, Device, Thread
@@ -106,17 +107,22 @@ class Launches:
     process: I64
     host_processes: tuple[int, ...]
     """Processes with API calls, or with any host row where there are none."""
+    merged: Merged
 
 
-def launches(threads: Sequence[Thread], thread: I64, correlation: I64) -> Launches:
-    """The API calls of a capture (columns of ApiCalls), sorted by correlation for look-up."""
+def launches(threads: Sequence[Thread], thread: I64, correlation: I64, places: Places, gpus: I64) -> Launches:
+    """The API calls of a capture (columns of ApiCalls), sorted by correlation for look-up. gpus: places of
+    the kernels, as these in the file's order."""
     process_of = np.array([entry.process for entry in threads], dtype=np.int64)
     process = process_of[thread] if len(thread) else np.empty(0, dtype=np.int64)
     hosts = unique(process) if len(process) else unique(process_of)
     order = np.lexsort((process, correlation))
     keep = order[correlation[order] != UNKNOWN]
     return Launches(
-        correlation=correlation[keep], process=process[keep], host_processes=tuple(hosts.tolist())
+        correlation=correlation[keep],
+        process=process[keep],
+        host_processes=tuple(hosts.tolist()),
+        merged=places.resolved(gpus, process, hosts.tolist()),
     )
 
 
@@ -145,7 +151,8 @@ def processes(calls: Launches, ordinal: I64, correlation: I64) -> I64:
     One host process owns all rows. With several, a GPU that one process alone launched to belongs to
     it; on a shared GPU each row goes by its own correlation, and stays at -1 where that is ambiguous. Ranks
     that were merged into one file count their ids alike: what is ambiguous goes to whom nearly all of a
-    GPU's other rows go, a few of which may have the id of another rank's call.
+    GPU's other rows go, a few of which may have the id of another rank's call; what mostly is, to the process
+    that `Merged` shows.
     """
     if len(calls.host_processes) <= 1:
         owner = calls.host_processes[0] if calls.host_processes else UNKNOWN
@@ -154,7 +161,9 @@ def processes(calls: Launches, ordinal: I64, correlation: I64) -> I64:
     for gpu in unique(ordinal).tolist():
         rows = ordinal == gpu
         owners, count = np.unique(process[rows & (process != UNKNOWN)], return_counts=True)
-        if len(owners) == 1:
+        if gpu in calls.merged.owner and 2 * count.sum() <= np.count_nonzero(rows):
+            process[rows] = calls.merged.owner[gpu]
+        elif len(owners) == 1:
             process[rows] = owners[0]
         elif len(owners) and count.max() >= _NEARLY_ALL * count.sum():
             process[rows & (process == UNKNOWN)] = owners[count.argmax()]

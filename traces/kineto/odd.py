@@ -6,6 +6,7 @@ import msgspec
 
 from perfdoc.traces.damage import Damage
 from perfdoc.traces.kineto.document import Event, decode_event, has_category
+from perfdoc.traces.kineto.merged import Places
 from perfdoc.traces.kineto.names import WHAT
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.salvage import requoted
@@ -17,7 +18,7 @@ class OddEvents:
     """What is known of the odd events of one file."""
 
     def __init__(self) -> None:
-        self.damage = Damage()
+        self.damage, self.places = Damage(), Places()
         self.first_bad, self.unread = "", 0
         self.ignored, self.repaired = 0, 0
         """Ignored: events that are no objects, or whose phase or category is no text."""
@@ -53,7 +54,7 @@ class OddEvents:
     def _ordinal(self, event: Event, args: Args) -> int:
         for candidate in (args.device, args.in_device, event.pid):
             if (ordinal := non_negative(candidate)) != UNKNOWN:
-                return ordinal
+                return ordinal if event.pid == ordinal else self.places.of(event.pid, ordinal)
         return UNKNOWN
 
     def _name_on_device(self, event: Event, what: str) -> str:
@@ -73,7 +74,7 @@ class OddEvents:
         if type(pid) is int and type(tid) is int:
             return integer(pid), integer(tid), ""
         tid_number = integer(tid)
-        return integer(pid), tid_number, text(tid) if tid_number == UNKNOWN else ""
+        return self.places.process(pid), tid_number, text(tid) if tid_number == UNKNOWN else ""
 
 
 def _mended(content: bytes) -> Event:

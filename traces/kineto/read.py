@@ -23,7 +23,7 @@ import numpy as np
 from perfdoc.records import dataclass
 from perfdoc.traces.damage import IMPOSSIBLE_MEMORY, Span, forget, host_rows, without_shared
 from perfdoc.traces.errors import TraceError
-from perfdoc.traces.foreign import list_of, writer_of
+from perfdoc.traces.foreign import NAMES_KERNELS, list_of, writer_of
 from perfdoc.traces.kineto.cutting import head_of
 from perfdoc.traces.kineto.devices import (
     Launches,
@@ -156,7 +156,9 @@ def _payloads(rows: EventRows, kernel_rows: I64) -> Payloads:
 
 def _with_process(table: Rows, calls: Launches) -> tuple[dict[str, I64], I64]:
     columns = table.columns()
-    return columns, processes(calls, columns["ordinal"], columns["correlation"])
+    process = processes(calls, columns["ordinal"], columns["correlation"])
+    columns["ordinal"] = calls.merged.ordinals(columns["ordinal"])
+    return columns, process
 
 
 def _pairs(process: I64, ordinal: I64) -> set[tuple[int, int]]:
@@ -191,7 +193,7 @@ def read_kineto(path: Path) -> Trace:
     facts, rows = read_events(path, lambda: EventRows(path))
     rows.settle()
     other = writer_of((*rows.process_names, *rows.unknown))
-    if other and not len(rows.kernels):
+    if other and (other[0] in NAMES_KERNELS or not len(rows.kernels)):
         raise TraceError(path, f"is a trace of {other[0]}, which perfdoc does not read.", other[1])
     if not len(rows.kernels) and (other := list_of(head_of(path))):
         raise TraceError(path, *other)
@@ -200,7 +202,8 @@ def read_kineto(path: Path) -> Trace:
     threads, damage = rows.host_threads(), rows.damage
     every_call, lost = without_shared(ApiCalls(**rows.api_calls.columns()), damage)
     every_operator, every_range = Operators(**rows.operators.columns()), ranges(rows)
-    by_correlation = launches(threads, every_call.thread.astype(np.int64), every_call.correlation)
+    thread, placed = every_call.thread.astype(np.int64), rows.kernels.columns()["ordinal"]
+    by_correlation = launches(threads, thread, every_call.correlation, rows.places, placed)
     tables = device_tables(rows, by_correlation).without(lost)
     span = Span.of((every_call, every_operator, every_range), (tables.kernels, tables.copies))
     calls, _ = host_rows(every_call, "call", span, damage)
