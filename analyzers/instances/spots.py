@@ -152,11 +152,13 @@ def _idle(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
             yield _pause(view, cause, rows, inferred)
 
 
-_ALL, _HALF = 0.8, 0.5
-"""Of idle time, inside a range; of the range, idle."""
+_ALL, _HALF, _SOME = 0.8, 0.5, 0.2
+"""Of idle time, or of a copy, inside a range; of the range, idle, or the copy that is used there."""
 
 
-def _in_range(view: DeviceView, spot: Spot, thread: int, idle: Callable[[], Intervals]) -> Spot:
+def _in_range(
+    view: DeviceView, spot: Spot, thread: int, idle: Callable[[], Intervals], least: float = _HALF
+) -> Spot:
     """The same with the shortest range, no step's, that holds nearly all of this idle time and little else:
     what the host did then. Of the thread that launched what ended it: others keep nobody waiting."""
     ranges, idle_ns = view.trace.ranges, spot.end_ns - spot.start_ns
@@ -164,7 +166,7 @@ def _in_range(view: DeviceView, spot: Spot, thread: int, idle: Callable[[], Inte
     rows = np.flatnonzero((inside >= _ALL * idle_ns) & ~ranges.never_closed & (ranges.thread == thread))
     length = ranges.end_ns[rows] - ranges.start_ns[rows]
     mine = ~np.isin(rows, np.concatenate([EMPTY.start_ns, *(of for _, of in view.known.steps)]))
-    mine &= idle_ns >= _HALF * length
+    mine &= idle_ns >= least * length
     if thread < 0 or not mine.any():
         return spot
     name = ranges.name[rows[mine][np.argmin(length[mine])]]
@@ -238,7 +240,11 @@ def _copy(view: DeviceView) -> Spot | None:
         return found
 
     worst = worst_of(copies.end_ns - copies.start_ns, lost)
-    return _spot("exposed_memcpy", copies.start_ns, copies.end_ns, worst, lambda _: "copies")
+    spot = _spot("exposed_memcpy", copies.start_ns, copies.end_ns, worst, lambda _: "copies")
+    if spot is None:
+        return None
+    first = np.searchsorted(activity.start_ns, spot.start_ns)
+    return _in_range(view, spot, int(activity.launch_thread[first]), lambda: EMPTY, _SOME)
 
 
 def _within(activity: Activity, stretches: Intervals, rows: I64) -> Intervals:

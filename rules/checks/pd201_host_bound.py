@@ -140,6 +140,10 @@ _FIND_OFFLOADED = (
 )
 
 
+_EVERY = "the host launches one every"
+"""Of launches that come late: of pauses this is how long they are."""
+
+
 def evaluate(case: Case) -> Verdict:
     """Fires if late launches leave the device idle for `graphs.MIN_HOST_FRAC` of the window. Where the host
     waits or works between steps instead, it says so and advises nothing about launches."""
@@ -153,7 +157,7 @@ def evaluate(case: Case) -> Verdict:
     evidence += [*_small_kernels(case), *cost_evidence(case)]
     launching = given(case.share(launching_ns))
     if launching < MIN_HOST_FRAC and launching < share / 2:
-        return _not_launching(case, share, evidence)
+        return _not_launching(case, share, [one for one in evidence if one[0] != _EVERY])
     limit = ceiling(case, launched_late_ns, "all idle time that launching causes", anywhere=True)
     limit, gain = if_as_slow(case, limit), predicted(case, "without_launches")
     gain = gain and bounded(gain, limit)
@@ -289,7 +293,7 @@ def _small_kernels(case: Case) -> Iterator[Evidence]:
     worst = max(case.ranks, key=_before_small_ns).host.small_kernels
     for label, ns in (
         ("a typical kernel runs", worst.median_kernel_ns),
-        ("the host launches one every", worst.median_launch_interval_ns),
+        (_EVERY, worst.median_launch_interval_ns),
     ):
         if ns is not None:
             yield (label, brief(ns))

@@ -1,6 +1,7 @@
 """The device copies memory while no kernel runs: copies queue behind each other, or the next kernel waits for
 them."""
 
+import re
 from collections.abc import Sequence
 
 from perfdoc.analyzers.kernel_class.number_format import captured_format
@@ -12,9 +13,13 @@ from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes, skips
 from perfdoc.rules.facts.capture import why_start_up_counts
+from perfdoc.rules.facts.loading import paused_in
 
 _OFTEN = " (offloaded state, metrics read each step)"
 _KEEP = f"Keep data on the device that is copied back and forth{_OFTEN}. "
+_SAVED = (
+    "The longest lies in {}: save in the background (torch.distributed.checkpoint.async_save), or less often."
+)
 _HOST = (
     f"{_KEEP}Copy the rest from pinned memory (pin_memory=True) with non_blocking=True, on a separate "
     "stream, one batch or layer ahead of its use."
@@ -81,6 +86,12 @@ def evaluate(case: Case) -> Verdict:
     evidence += [(f"{c.kind}, all ranks", _words(c)) for c in kinds[:_KINDS]]
     with_host = 2 * sum(c.exposed_ns for c in kinds if "host" in c.kind) >= sum(c.exposed_ns for c in kinds)
     hand = f"{_from_host(kinds)}{_in_16_bits(case, kinds)}" if with_host else _DEVICE
+    if with_host and re.search(
+        r"(?i)checkpoint|save(?![a-z])", found := paused_in(case, key="exposed_memcpy")
+    ):
+        hand = f"{_SAVED.format(found)} {hand}"
+    if kinds[0].exposed_ns >= MOSTLY_FRAC * sum(c.exposed_ns for c in kinds) and kinds[0].kind == _BETWEEN[0]:
+        hand = f"{hand.removeprefix(_KEEP).replace(' the rest', '', 1)} {_KEEP}".rstrip()
     advice = _fewer_layers(case) if with_host else []
     whole = bool(why_start_up_counts(case))
     hidden = case.share(_hideable_ns) or 0.0

@@ -106,10 +106,10 @@ def mostly_in(case: Case, of: Callable[[str], bool]) -> bool:
     return inside_ns >= _MOST * sum(rank.ledger.idle.host for rank in case.ranks) > 0
 
 
-def paused_in(case: Case, step: str = "") -> str:
-    """The range that the host's longest idle time lies in, of all ranks, or of those in a step; empty where
-    none but a step's does."""
-    found = [i for r in case.ranks for i in r.instances if i.spot.key == "idle.host" and step in ("", i.step)]
+def paused_in(case: Case, step: str = "", key: str = "idle.host") -> str:
+    """The range that the host's longest idle time lies in, or that of key, of all ranks, or of those in a
+    step; empty where none but a step's does."""
+    found = [i for r in case.ranks for i in r.instances if i.spot.key == key and step in ("", i.step)]
     longest = max(found, key=lambda i: i.spot.cost_ns, default=None)
     return f"`{shorten(longest.spot.inside, 64)}`" if longest is not None and longest.spot.inside else ""
 

@@ -19,9 +19,10 @@ def copying(
     kind: str = "host_to_device",
     gemm: str = GEMM,
     pinned: tuple[bool | None, bool | None] = (None, None),
+    inside: str = "",
 ) -> TimelineBuilder:
     """Steps of 1 ms: a copy of 1 MiB of which so much runs beside no kernel, then compute. In the first
-    step a copy of 2 MiB lies beside compute."""
+    step a copy of 2 MiB lies beside compute. inside: a range of twice the first copies' length."""
     builder = TimelineBuilder()
     process = builder.process()
     thread, device = process.thread(), process.device()
@@ -29,6 +30,8 @@ def copying(
         at = i * STEP_US * US
         end, launch = at + (exposed_us + 100) * US, (thread, at, at + 1)
         thread.range(f"perfdoc.step {i}", at, at + STEP_US * US)
+        if inside:
+            thread.range(inside, at, 2 * end - at)
         device.copy(kind, 1 << 20, at, end, stream=9, launch=launch, pinned=pinned[i])
         device.kernel(gemm, at + exposed_us * US, at + STEP_US * US, launch=(thread, at + 2, at + 3))
     device.copy("device_to_device", 2 << 20, 500 * US, 600 * US, stream=8, launch=(thread, 10, 11))
@@ -44,6 +47,22 @@ def test_threshold_and_figures(tmp_path: Path) -> None:
     assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(0.05))
     assert "pin_memory" in found.remedy
     assert result("PD204", case_of(tmp_path, copying(49))).state == "passes"
+
+
+def test_a_checkpoint_is_named(tmp_path: Path) -> None:
+    saved = result("PD204", case_of(tmp_path / "a", copying(200, "device_to_host", inside="save_checkpoint")))
+    assert "`save_checkpoint`" in saved.remedy
+    assert "async_save" in saved.remedy
+    other = result("PD204", case_of(tmp_path / "b", copying(200, "device_to_host", inside="metrics")))
+    assert "async_save" not in other.remedy
+
+
+def test_batches_are_pinned_first(tmp_path: Path) -> None:
+    """What only comes from the host is a batch; nothing is copied back."""
+    to_device = result("PD204", case_of(tmp_path / "a", copying(200, pinned=(False, False)))).remedy
+    back = result("PD204", case_of(tmp_path / "b", copying(200, "device_to_host"))).remedy
+    assert to_device.startswith("Copy from pinned memory")
+    assert back.startswith("Keep data on the device")
 
 
 def test_fp32_is_twice_the_bytes(tmp_path: Path) -> None:

@@ -94,3 +94,17 @@ def test_one_range_speaks_for_no_other_wait(long_ms: int, apart: bool, named: bo
     assert ("See what `save_checkpoint` does" in found.remedy, bool(awaits_batch(case))) == (named, not named)
     told = [fact for fact in found.evidence if fact.value == "`save_checkpoint`"]
     assert bool(told) is not apart
+
+
+def test_how_far_pauses_lie_apart_is_no_pace_of_launching(tmp_path: Path) -> None:
+    """Steps of 40 ms: kernels of 5 ms, one launched at the beginning, one after 20 ms without a call."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for at in range(0, 240 * MS, 40 * MS):
+        thread.range(f"step {at}", at, at + 40 * MS - 1)
+        for begin in (at, at + 20 * MS):
+            device.kernel(GEMM, begin + 10, begin + 5 * MS, launch=(thread, begin, begin + 5))
+    found = result("PD201", case_of(tmp_path, builder))
+    assert "every" not in " ".join(fact.label for fact in found.evidence)
+    assert "Fewer launches do not help" in found.remedy
