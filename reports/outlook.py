@@ -11,10 +11,10 @@ from perfdoc.reports.ranking import Ranked, ranking
 from perfdoc.results import Combined, Diagnosis
 from perfdoc.results.figures import plural, share
 from perfdoc.results.host import allocates
-from perfdoc.results.losses import WORTH_A_VERDICT_FRAC, largest_loss
+from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
 from perfdoc.results.names import shorten
 from perfdoc.results.ranking import AS_SLOW
-from perfdoc.results.ranks import longest_step_ns
+from perfdoc.results.ranks import computing_longer, longest_step_ns
 
 _NAMED = 3
 """Changes that the outlook names."""
@@ -185,6 +185,10 @@ def _against_largest_loss(diagnosis: Diagnosis) -> str:
     idle_ns = sum(rank.ledger_ns.idle.host for rank in diagnosis.ranks)
     if loss == "idle.host" and allocates([rank.host for rank in diagnosis.ranks], idle_ns)[1]:
         return f"Capture steps that come later; {_later(diagnosis)}."
+    if loss == PIPELINE and diagnosis.analyses.pipeline.state != "measured":
+        names = " and ".join(shorten(label, 48) for label in computing_longer(diagnosis.ranks)[1])
+        first = f"Compare {names} with the other stages: layers, loss, the GPU. " if names else ""
+        return f"{first}Its layout tells the bubble from waits: `--set pp=N vpp=N micro_batches=N`."
     if loss.startswith("exposed_comm"):
         size = None if diagnosis.job is None else diagnosis.job.world_size
         alone = size is None and len(diagnosis.ranks) == 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import field, fields
+from statistics import median
 from typing import Literal
 
 from perfdoc.records import dataclass
@@ -255,3 +256,16 @@ def shown_step_ns(mean_ns: float, ranks: Iterable[Rank]) -> float:
     """What stands for the mean step or window of all ranks: the longest rank's, if that is as long."""
     longest_ns = longest_step_ns(ranks)
     return longest_ns if longest_ns <= (1 + _ONE_FIGURE_FRAC) * mean_ns else mean_ns
+
+
+_LONGER, _FEW = 1.15, 3
+"""Computing over that of the median rank: from here on, of so many ranks at most, that is said."""
+
+
+def computing_longer(ranks: Sequence[Rank]) -> tuple[float, dict[str, float]]:
+    """(What the median rank computes a step, the same of the few that compute longer, by label): the others
+    may wait for them."""
+    each = {rank.label: rank.ledger_ns.compute / max(rank.window.steps, 1) for rank in ranks}
+    usual = median(each.values())
+    longer = {label: ns for label, ns in each.items() if ns >= _LONGER * usual > 0}
+    return usual, longer if len(longer) <= min(_FEW, len(ranks) // 2) else {}

@@ -2,10 +2,12 @@
 another socket than their GPU: they launch late at random, and collectives take longer on all other ranks."""
 
 from perfdoc.results.figures import brief, per_cent
-from perfdoc.rules.engine.gain import ceiling
+from perfdoc.results.losses import largest_loss
+from perfdoc.rules.engine.gain import Gain, ceiling, waiting_ns
 from perfdoc.rules.engine.needs import Missing, Need, given, over_ranks, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_instance
+from perfdoc.rules.facts.culprit import LEADS_FRAC, leading
 from perfdoc.rules.facts.graphs import MIN_GC_FRAC, graph_advice, launched_late_ns
 from perfdoc.rules.facts.hardware import binding
 
@@ -40,6 +42,13 @@ MIN_IDLE_FRAC = 0.01
 jitter has no effect on the device."""
 MIN_WAIT_FRAC = 0.02
 """Of the window, mean over ranks: waiting for late ranks, if no single host is slow."""
+PAUSE_NS = 2_000_000
+"""Spread of the hosts' time from which on it is pauses: moving between cores costs less."""
+_IN_TURN = "The host of another rank pauses in each step, and the others wait for it"
+_PAUSES = (
+    "Collect garbage on all ranks in the same step (gc.disable(), gc.collect() each few steps); look at what "
+    "Python does there: loading, logging. "
+)
 _TURNS = "a different host is slow in each step"
 _WAITS = "all idle time that launching causes, and all waiting for late ranks"
 
@@ -54,7 +63,7 @@ def evaluate(case: Case) -> Verdict:
     beyond = max(0, spread_ns - noise_ns)
     share = spread_ns / host_ns
     evidence = [
-        ("longest less shortest host time of a step, median", per_cent(share)),
+        *([("longest less shortest host time of a step, median", per_cent(share))] if share <= 1 else []),
         ("spread of the host time", brief(spread_ns)),
         ("spread within noise", brief(noise_ns)),
     ]
@@ -74,18 +83,43 @@ def evaluate(case: Case) -> Verdict:
         if wait < MIN_WAIT_FRAC:
             return passes(evidence, f"{_TURNS}, but ranks wait little for late ranks")
     costly = slow or wait is not None or (case.on_host and beyond / host_ns >= MIN_FRAC)
+    gain = None if wait is None else ceiling(case, launched_late_ns, _WAITS, anywhere=True)
+    leads = wait is not None and spread_ns >= PAUSE_NS and _leads(case, gain)
+    gain = _without_pauses(case) if leads else gain
     return fires(
+        action="Find why hosts pause in turn" if leads else "",
+        blames=_IN_TURN if leads else "",
         worst=worst_instance(case, "idle.host", label=slow[0].label) if slow else None,
         level="problem" if costly else "information",
         reason=f"the host of {slow[0].label} is slow repeatedly" if slow else _TURNS,
         evidence=evidence,
         advice=[] if case.on_host else graph_advice(case, None, None),
-        remedy=_remedy(case, slow[0].label if slow else ""),
-        gain=None if wait is None else ceiling(case, launched_late_ns, _WAITS, anywhere=True),
+        remedy=(_PAUSES if leads else "") + _remedy(case, slow[0].label if slow else ""),
+        gain=gain,
         verify="Run again: the spread in the host section is within noise.",
         false_alarm="A rank with more work by design, such as the stage with the loss, or one that logs; a "
         "profiler that flushes its buffers at a different time on each rank.",
     )
+
+
+def _without_pauses(case: Case) -> Gain:
+    """No rank pauses and none waits for one: in the mean what each of them idles so."""
+    waits, each = waiting_ns(case), []
+    for rank in case.ranks:
+        idle = rank.ledger.idle
+        most = waits[id(rank)] + idle.host + idle.data + idle.gc
+        each.append(min(most, rank.ledger.total - rank.ledger.compute) / (rank.window.steps or 1))
+    high_ms = sum(each) / len(each) / 1e6
+    said = "upper bound, not predicted: all waiting for late ranks, and all idle time before late launches"
+    return Gain(low_ms=0.0, mid_ms=None, high_ms=high_ms, method="ceiling", assumptions=[said])
+
+
+def _leads(case: Case, gain: Gain | None) -> bool:
+    """Whether waiting is what the bar shows, most of it, and for nobody whom another rule names."""
+    loss, lost = largest_loss([rank.ledger for rank in case.ranks])
+    part = case.share_of_unit(gain.size_ms) if gain is not None else None
+    another = leading(case.what_if) or case.job.skew.latest is not None
+    return loss.startswith("exposed_comm") and (part or 0.0) >= max(LEADS_FRAC, lost / 2) and not another
 
 
 def _idle_frac(case: Case, slow: str | None) -> float | None:

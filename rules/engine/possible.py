@@ -6,6 +6,7 @@ from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import own_rules, verdict_of
+from perfdoc.rules.facts.exposed import WAITING
 from perfdoc.rules.facts.framework import may_have_megatrons_buckets
 from perfdoc.rules.facts.graphs import why_no_graphs
 from perfdoc.rules.facts.loading import loads_ahead
@@ -42,10 +43,12 @@ def why_left_out(case: Case, key: str, ways: Sequence[Mapping[str, Value]]) -> s
 
 
 def _not_judged(case: Case, key: str) -> str:
-    """Why no gain of it is advised: its rule is skipped."""
+    """Why no gain of it is advised: its rule is skipped, or what is exposed waits for late ranks."""
     for rule in own_rules():
         if key in CHANGES and rule.meta.code == CHANGES[key].rule:
             verdict = verdict_of(rule, case)
+            if verdict.reason == WAITING:
+                return f"{rule.meta.code} passes: {WAITING}"
             return f"{rule.meta.code} is skipped: {verdict.reason}" if verdict.state == "skipped" else ""
     return ""
 

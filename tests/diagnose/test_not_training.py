@@ -17,6 +17,7 @@ from tests.captures.timeline import TimelineBuilder
 
 US = 1_000
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+ATTENTION = "void flash::flash_fwd_kernel<x>(y)"
 SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 TRAINING = ("micro-batch", "losses", ".item()", "gradients", "DDP", "offloaded state", "torch.cuda")
 
@@ -145,3 +146,40 @@ def test_tensorflow_has_its_own_words(tmp_path: Path) -> None:
     assert "mixed_precision" in text
     assert "torch.autocast" not in text
     assert "channels_last" not in text
+
+
+def test_hosts_that_pause_in_turn_lead_and_no_overlap_is_promised(tmp_path: Path) -> None:
+    """In each of eight steps of 7,000 us another rank's host pauses for 5,000 us, and three wait in two
+    buckets, of 400 us beside compute and of 500 behind it: without, a step takes 2,000 us."""
+    builder = TimelineBuilder()
+    processes = [builder.process(pid=1000 + number) for number in range(4)]
+    rows = [(process.thread(), process.device(number)) for number, process in enumerate(processes)]
+    for step in range(8):
+        at = (1_000 + 7_000 * step) * US
+        for number, (thread, device) in enumerate(rows):
+            thread.range(f"step {step}", at - 30 * US, at + 6_960 * US)
+            device.kernel(GEMM, at, at + 20 * US, launch=(thread, at - 20 * US, at - 16 * US))
+            begin = at + (20 + (5_000 if step % 4 == number else 0)) * US
+            joined = at + 5_900 * US
+            work = (
+                *((ATTENTION, 7, begin, begin + 100 * US), (GEMM, 7, begin + 100 * US, begin + 380 * US)),
+                *(
+                    (ATTENTION, 7, begin + 380 * US, begin + 480 * US),
+                    (ALL_REDUCE, 20, begin + 480 * US, joined),
+                ),
+                (GEMM, 7, begin + 480 * US, begin + 1_480 * US),
+                (ALL_REDUCE, 20, max(joined, begin + 1_480 * US), at + 7_000 * US),
+            )
+            call = begin - 40 * US if step % 4 == number else at - 15 * US
+            for name, stream, start, end in work:
+                device.kernel(name, start, end, stream=stream, launch=(thread, call, call + 2 * US))
+                call += 3 * US
+            thread.api("cudaStreamSynchronize", call, at + 6_950 * US)
+    said = said_of(builder, tmp_path)
+    assert said.verdict.startswith("The host of another rank pauses in each step")
+    rule = next(rule for rule in said.rules if rule.code == "PD206")
+    assert rule.gain is not None
+    assert rule.gain.high_ms is not None
+    assert 5.0 <= rule.gain.high_ms <= 5.5
+    (overlap,) = [p for p in said.analyses.gains.predictions if p.key == "overlapped_dp"]
+    assert "late ranks" in overlap.left_out

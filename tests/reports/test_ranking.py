@@ -87,6 +87,22 @@ def test_what_is_next_is_of_the_verdict_or_of_its_loss() -> None:
     assert (row_ is not None and row_.rules[0].code, words) == ("PD501", "")
 
 
+def test_of_a_pipeline_of_unknown_layout_the_longest_stage_and_the_layout_are_next() -> None:
+    """Three stages compute 60, one 90 of 100."""
+    ranks = [
+        build.rank(number, build.ledger(compute=ms, pp=100 - ms))
+        for number, ms in enumerate((60, 60, 60, 90))
+    ]
+    _, said = next_thing(replace(RANKED, ranks=ranks))
+    assert said.startswith("Compare rank 3 with")
+    assert "--set pp=N" in said
+    _, said = next_thing(replace(RANKED, ranks=ranks[:2]))
+    assert "Compare" not in said
+    both = [build.rank(number, build.ledger(compute=60, dp=40)) for number in range(2)]
+    _, said = next_thing(replace(RANKED, ranks=both, job=None))
+    assert "if some are missing" in said
+
+
 def test_a_problem_without_a_figure_says_what_it_is_on_the_page() -> None:
     rules = [replace(rule, reason="4 stages wait for one") for rule in RANKED.rules]
     made = replace(RANKED, rules=rules, opportunities=[row("unmeasured", ["PD301"])])

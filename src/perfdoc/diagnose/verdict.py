@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
 from types import MappingProxyType
 
 from perfdoc.diagnose import account
@@ -12,7 +11,7 @@ from perfdoc.results import Opportunity, Rank, RuleResult
 from perfdoc.results.figures import brief, plural, share, significant, size
 from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
 from perfdoc.results.names import opening, sentences, shorten
-from perfdoc.results.ranks import shown_step_ns
+from perfdoc.results.ranks import computing_longer, shown_step_ns
 from perfdoc.results.step_times import StepTimes
 from perfdoc.results.tables import CollectiveSize
 from perfdoc.rules.facts.capture import SLOWED
@@ -35,8 +34,7 @@ _WAITS: Mapping[str, str] = MappingProxyType(
 )
 """What is lost in a leaf. {gpus}: `the GPU waits`; {idle}: `the GPU is idle`."""
 _LONGER = 1.15
-"""Profiled steps over the others, or a stage's computing over that of others: from here on that is said."""
-_FEW = 3
+"""Profiled steps over the others: from here on that is said."""
 _RESTATED = (
     "that they",
     "mean over ranks",
@@ -166,10 +164,8 @@ def _in_how_it_computes(rows: Sequence[Opportunity], rules: Mapping[str, RuleRes
 
 def _longest(ranks: Sequence[Rank]) -> str:
     """Which few ranks compute longer than the median rank: the others may wait for them."""
-    each = {rank.label: rank.ledger_ns.compute / max(rank.window.steps, 1) for rank in ranks}
-    usual = median(each.values())
-    longer = {label: ns for label, ns in each.items() if ns >= _LONGER * usual > 0}
-    if not 0 < len(longer) <= min(_FEW, len(ranks) // 2):
+    usual, longer = computing_longer(ranks)
+    if not longer:
         return ""
     does = "computes" if len(longer) == 1 else "compute"
     mean = brief(sum(longer.values()) / len(longer))
