@@ -67,6 +67,51 @@ def test_a_signal_while_a_worker_sends_its_result_ends_the_program(
     assert (done.stdout, done.stderr, done.returncode) == (end, "", 0)
 
 
+COPIES = """
+import os, signal, sys, threading, time
+from functools import partial
+from pathlib import Path
+from perfdoc.diagnose.workers import Processes, Task
+from perfdoc.run.stop import raise_stopped
+
+known = []
+
+def wait(said):
+    while not said.exists():
+        time.sleep(0.01)
+
+def tell(said):
+    ends = [signal.getsignal(n) is signal.SIG_DFL for n in (signal.SIGTERM, signal.SIGHUP)]
+    said.with_suffix(".new").write_text(f"{known} {ends}")
+    said.with_suffix(".new").rename(said)
+
+def main():
+    said = Path(sys.argv[1])
+    raise_stopped()
+    known.append("all that is here")
+    if sys.argv[2] == "another thread":
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    list(Processes(2).run([Task(files=[], work=partial(work, said)) for work in (wait, tell)]))
+    print(said.read_text())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc for threads")
+@pytest.mark.parametrize(
+    ("threads", "said"),
+    [("none", "['all that is here'] [True, True]\n"), ("another thread", "[] [True, True]\n")],
+)
+def test_a_worker_is_a_copy_only_of_a_process_without_other_threads(
+    tmp_path: Path, threads: str, said: str
+) -> None:
+    """Either ends when it is told to: a copy would raise what the command raises, and send that."""
+    (tmp_path / "program.py").write_text(COPIES)
+    line = [sys.executable, "-c", "import program; program.main()", str(tmp_path / "said"), threads]
+    place = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=place)
+    assert (done.stdout, done.stderr) == (said, "")
+
+
 IMPORTING = """
 import signal, time
 from perfdoc.run.stop import Stopped, raise_stopped

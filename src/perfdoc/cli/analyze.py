@@ -67,8 +67,10 @@ def analyze(
     debug: Debug = False,
 ) -> None:
     """Say where the time of a capture went, and write a report."""
-    # Before numpy is imported: its library for matrices, which nothing here needs, has threads that spin.
+    # Before numpy and pyarrow are imported: their libraries for matrices, which nothing here needs, and for
+    # memory have threads; those of the first spin. Without, this process may be copied (diagnose/workers.py).
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     with bar("starting") as end_bar:
         from perfdoc.cli.analysis import Output, check_output, rule_codes_of, run
         from perfdoc.diagnose.asked import UserError

@@ -32,7 +32,8 @@ def summarize(
     debug: Debug = False,
 ) -> None:
     """Measure captures where they are, and write small files (.perfdoc) that analyze takes in their place."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # see analyze
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     from perfdoc.results.figures import plural
     from perfdoc.summaries.writing import summarize as write
     from perfdoc.traces import TraceError
