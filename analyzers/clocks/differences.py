@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.records import dataclass
-from perfdoc.traces.table import F64
+from perfdoc.traces.table import F64, median
 
 STEEPEST = 5e-4
 """No two clocks run apart faster than this; ns per ns."""
@@ -162,7 +162,7 @@ class Line:
 def fit_line(time_ns: F64, difference_ns: F64) -> Line:
     """Median of slopes between medians of bins, then the median of what is left."""
     count = len(time_ns)
-    centre = float(np.median(time_ns))
+    centre = float(median(time_ns))
     drift, drift_error = None, np.inf
     spread_ns = float(np.std(time_ns))
     if count >= FEWEST_FOR_DRIFT and float(np.ptp(time_ns)) >= SHORTEST_FOR_DRIFT_NS and spread_ns > 0:
@@ -175,7 +175,7 @@ def fit_line(time_ns: F64, difference_ns: F64) -> Line:
     rest = difference_ns - (drift or 0.0) * time_ns
     error = _OF_MEDIAN * deviation(rest) / np.sqrt(count)
     return Line(
-        offset_ns=float(np.median(rest)),
+        offset_ns=float(median(rest)),
         offset_error_ns=max(float(error), _SMALLEST_OFFSET_ERROR_NS),
         drift=drift,
         drift_error=float(drift_error),
@@ -184,7 +184,7 @@ def fit_line(time_ns: F64, difference_ns: F64) -> Line:
 
 def deviation(values: F64) -> float:
     """Robust standard deviation."""
-    return _TO_SIGMA * float(np.median(np.abs(values - np.median(values)))) if len(values) else 0.0
+    return _TO_SIGMA * float(median(np.abs(values - median(values)))) if len(values) else 0.0
 
 
 def _median_slope(time_ns: F64, difference_ns: F64) -> float:
@@ -192,8 +192,8 @@ def _median_slope(time_ns: F64, difference_ns: F64) -> float:
     bins = min(_BINS, len(order) // _PER_BIN)
     # Of equal size, so that one call takes all medians; what is left over at the end is not missed.
     parts = order[: bins * (len(order) // bins)].reshape(bins, -1)
-    t, d = np.median(time_ns[parts], axis=1), np.median(difference_ns[parts], axis=1)
+    t, d = median(time_ns[parts]), median(difference_ns[parts])
     i, j = np.triu_indices(bins, 1)
     apart = t[j] > t[i]
     slopes = (d[j] - d[i])[apart] / (t[j] - t[i])[apart]
-    return float(np.median(slopes)) if len(slopes) else 0.0
+    return float(median(slopes)) if len(slopes) else 0.0

@@ -8,7 +8,7 @@ from perfdoc.analyzers.base.intervals import I64, Intervals
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS
 from perfdoc.records import dataclass
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, median
 
 BESIDE_NS = 5_000, 100_000
 BESIDE_FRAC = 0.1
@@ -74,7 +74,7 @@ def find_events(times: tuple[I64, I64, I64], begin: I64, waits: Bool, work: Inte
     beyond = posted > done
     begun = np.where((dry > posted + ROUNDED_NS) & ~beyond, posted, start)
     dry = np.where(beyond, posted, np.clip(dry, begun, done))
-    beside, lasts = np.median((dry - begun)[some], axis=0), np.median((done - begun)[some], axis=0)
+    beside, lasts = median((dry - begun)[some].T), median((done - begun)[some].T)
     later = np.flatnonzero(awaited & (beside > np.clip(BESIDE_FRAC * lasts, *BESIDE_NS)))
     at_once = awaited.copy()
     at_once[later] = False

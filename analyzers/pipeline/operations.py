@@ -20,7 +20,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.pipeline.exchanges import EXCHANGES, Stretches, find_stretches, no_stretches
 from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS, work_of_passes
 from perfdoc.records import dataclass
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, median
 
 COMPUTE, MESSAGE, COLLECTIVE, WAIT = 0, 1, 2, 3
 MESSAGES = frozenset({"send", "recv", "send_recv", "coalesced"})
@@ -242,7 +242,7 @@ def _laid_out(
     lasts = np.zeros((len(place), len(kept)), np.int64)
     lasts[::2] = (last - first).T
     lasts[is_shared] = (done - start).T[at[is_shared]]
-    real = np.flatnonzero((kind != COMPUTE) | (np.median(lasts[:, events.some], axis=1) > 0))
+    real = np.flatnonzero((kind != COMPUTE) | (median(lasts[:, events.some]) > 0))
     kind, at, is_shared, place = kind[real], at[real], is_shared[real], place[real]
 
     def column(values: NDArray[Any], unknown: int = -1) -> I64:

@@ -15,9 +15,11 @@ import numpy as np
 
 from perfdoc.analyzers.pipeline.operations import COLLECTIVE, COMPUTE, MESSAGE, WAIT, RankOperations
 from perfdoc.records import dataclass
+from perfdoc.traces.table import median
 
 if TYPE_CHECKING:
     from perfdoc.analyzers.pipeline.chains import Chain
+    from perfdoc.analyzers.pipeline.halves import Sides
     from perfdoc.analyzers.pipeline.known_schedules import Key, KnownSchedule, Pass
     from perfdoc.analyzers.pipeline.posted import Cut, Fit
 
@@ -65,7 +67,7 @@ def cut_by_messages(rank: RankOperations, *, posted: bool = False) -> Parts:
     if current:
         blocks.append(current)
         exchanges.append([])
-    length = np.median(rank.duration_ns, axis=1)
+    length = median(rank.duration_ns)
     whole = [float(length[b].sum()) for b in blocks]
     least = TRIFLE_FRAC * float(np.median(whole)) if whole else 0.0
     kept: list[list[int]] = []
@@ -244,11 +246,11 @@ def _unlikeness(reading: Reading, of_rank: Mapping[int, RankOperations]) -> tupl
     """How much kernels' names, and how much lengths, differ between passes of one kind on one rank."""
     names, lengths, kinds = 0.0, 0.0, 0
     for rank, schedule in reading.ranks.items():
-        operations = of_rank[rank]
+        sides = of_rank[rank].sides
+        length, cut = (median(ns).tolist() for ns in (of_rank[rank].duration_ns, of_rank[rank].split_ns))
+        stretches = list(zip(length, cut, sides, strict=True))
         for is_forward in (True, False):
-            found = [
-                part for i, p in schedule.passes.items() for part in _parts(operations, i, p, is_forward)
-            ]
+            found = [one for i, p in schedule.passes.items() for one in _parts(*stretches[i], p, is_forward)]
             if len(found) < 2:
                 continue
             kinds += 1
@@ -260,13 +262,10 @@ def _unlikeness(reading: Reading, of_rank: Mapping[int, RankOperations]) -> tupl
 
 
 def _parts(
-    operations: RankOperations, i: int, passes: Sequence[Pass], is_forward: bool
+    length: float, cut: float, sides: Sides, passes: Sequence[Pass], is_forward: bool
 ) -> list[tuple[float, frozenset[int]]]:
     """(length, what ran) of the passes of a kind that a stretch of work is. Of two between which the work
     does not change in kind each is half of it: two of different kinds speak against the reading."""
-    sides = operations.sides[i]
-    length = float(np.median(operations.duration_ns[i]))
-    cut = float(np.median(operations.split_ns[i]))
     whole: frozenset[int] = frozenset().union(*sides)
     if len(passes) == 2 and cut >= 0 and all(sides):
         each = [(cut, frozenset(sides[0])), (length - cut, frozenset(sides[1]))]

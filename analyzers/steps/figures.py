@@ -19,7 +19,7 @@ from perfdoc.analyzers.steps.log import LoggedSteps
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import LEAVES
 from perfdoc.results.step_times import Distribution, LeafGrowth, OutlierStep
-from perfdoc.traces.table import at_percent
+from perfdoc.traces.table import at_percent, median
 
 MAD_TO_SIGMA = 1.4826
 """The median absolute deviation of a normal distribution times this is its standard deviation."""
@@ -80,9 +80,9 @@ def outliers(times_ns: I64) -> I64:
 
 
 def _threshold(times_ns: I64, sigmas: float) -> float:
-    median = float(np.median(times_ns))
-    sigma = MAD_TO_SIGMA * float(np.median(np.abs(times_ns - median)))
-    return median + max(sigmas * sigma, MIN_EXCESS_FRAC * median)
+    middle = float(median(times_ns))
+    sigma = MAD_TO_SIGMA * float(median(np.abs(times_ns - middle)))
+    return middle + max(sigmas * sigma, MIN_EXCESS_FRAC * middle)
 
 
 def median_range(times_ns: I64) -> tuple[int, int]:
@@ -134,14 +134,15 @@ def analysed_outliers(ranks: Sequence[RankSteps]) -> list[OutlierStep]:
         if not len(rows):
             continue
         normal = np.setdiff1d(np.arange(len(times)), rows)
-        usual = {leaf: round(float(np.median(rank.ledgers.leaf_ns[leaf][normal]))) for leaf in LEAVES}
-        median = round(float(np.median(times)))
+        each = median(np.array([rank.ledgers.leaf_ns[leaf][normal] for leaf in LEAVES]))
+        usual = dict(zip(LEAVES, map(round, each.tolist()), strict=True))
+        middle = round(float(median(times)))
         names = distinct_names(rank.ledgers.names)
         for row in rows.tolist():
             name = names[row]
             growth = {leaf: int(rank.ledgers.leaf_ns[leaf][row]) - usual[leaf] for leaf in LEAVES}
             found.setdefault(name, []).append(
-                _explained("analysed", name, int(times[row]), int(times[row]) - median, growth, rank.label)
+                _explained("analysed", name, int(times[row]), int(times[row]) - middle, growth, rank.label)
             )
     merged = [_merged(same) for same in found.values()]
     return sorted(merged, key=lambda o: (-o.excess_ns, o.step))
@@ -152,14 +153,14 @@ def logged_outliers(steps: LoggedSteps, ranks: int) -> list[OutlierStep]:
     found = []
     rows = outliers(steps.duration_ns)
     normal = np.setdiff1d(np.arange(len(steps.step)), rows)
-    median = round(float(np.median(steps.duration_ns))) if len(rows) else 0
+    middle = round(float(median(steps.duration_ns))) if len(rows) else 0
     for row in rows.tolist():
         growth = {}
         for leaf, part in (("idle.data", steps.data_ns), ("idle.gc", steps.garbage_ns)):
             if part[row] >= 0 and (part[normal] >= 0).all():
-                growth[leaf] = int(part[row]) - round(float(np.median(part[normal])))
+                growth[leaf] = int(part[row]) - round(float(median(part[normal])))
         time = int(steps.duration_ns[row])
-        step = _explained("logged", str(steps.step[row]), time, time - median, growth, None, NOT_PROFILED)
+        step = _explained("logged", str(steps.step[row]), time, time - middle, growth, None, NOT_PROFILED)
         found.append(replace(step, ranks=ranks))
     return sorted(found, key=lambda o: (-o.excess_ns, o.step))
 

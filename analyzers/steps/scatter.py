@@ -8,7 +8,7 @@ from math import comb, log, log1p, pi, sqrt, tan
 import numpy as np
 
 from perfdoc.analyzers.base.binomial import at_least
-from perfdoc.traces.table import F64, Bool
+from perfdoc.traces.table import F64, Bool, median
 
 LEAST = 0.03
 """Above its peers: less is no effect."""
@@ -95,7 +95,7 @@ def _are_two_levels(logs: F64, m: int, slow: Bool) -> bool:
         theirs = peers - usual - (peers - usual).mean(axis=1, keepdims=True)
         rest, free = np.append(mine, theirs, axis=0), steps - 2 + (ranks - 1 - left) * (steps - 1)
         apart = float(own[slow].min() - own[~slow].max())
-        as_peers = (1 + CLEAR * sqrt(2 / steps)) * np.median((theirs**2).sum(axis=1))
+        as_peers = (1 + CLEAR * sqrt(2 / steps)) * median((theirs**2).sum(axis=1))
         if apart < APART_FRAC * more or (mine**2).sum() > as_peers:
             rest, free = mine, steps - 2
         t = more / max(_scatter(rest, free, 0) * sqrt(steps / count / (steps - count)), 1e-6)
@@ -106,7 +106,7 @@ def _are_two_levels(logs: F64, m: int, slow: Bool) -> bool:
 
 def is_nearly_always(over: F64) -> bool:
     """Whether it takes longer in nearly all steps."""
-    middle = float(np.median(over))
+    middle = float(median(over))
     return middle >= 1 + LEAST and float((over > 1 + (middle - 1) / 2).mean()) >= NEARLY_ALWAYS
 
 
@@ -154,7 +154,7 @@ def _is_beyond(logs: F64, m: int) -> bool:
     itself scatters more than its peers, by that."""
     ranks, steps = logs.shape
     each = logs.mean(axis=1)
-    beyond = float(each[m] - np.median(np.delete(each, m)))
+    beyond = float(each[m] - median(np.delete(each, m)))
     around = logs - each[:, None]
     looks = ((around, ranks * (steps - 1)), (around - around.mean(axis=0), (ranks - 1) * (steps - 1)))
     sure, of_both = 1 - CHANCE / ranks, np.sqrt((1 + OF_MEDIAN / (ranks - 1)) / steps)

@@ -60,7 +60,8 @@ def paint(layers: Sequence[Layer], start_ns: int, end_ns: int) -> Pieces:
     >>> p.start_ns.tolist(), p.end_ns.tolist(), p.code.tolist()
     ([0, 4, 6, 10], [4, 6, 10, 12], [3, 1, 3, -1])
     """
-    cut = [_inside(layer, start_ns, end_ns) for layer in layers]
+    inside = (_inside(layer, start_ns, end_ns) for layer in layers if len(layer.start_ns))
+    cut = [found for found in inside if len(found[0])]
     edges = [np.array([start_ns, end_ns], np.int64), *(e for a, b, _, _ in cut for e in (a, b))]
     # Stable, because runs that are sorted already merge in linear time.
     bounds = np.sort(np.concatenate(edges), kind="stable")

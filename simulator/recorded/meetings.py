@@ -15,7 +15,7 @@ from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.records import dataclass
 from perfdoc.simulator.recorded.cells import Cell
-from perfdoc.traces.table import F64
+from perfdoc.traces.table import F64, median
 
 HALF = 0.5
 """Of the waiting that one grouping leaves unexplained: with less another one is taken."""
@@ -142,14 +142,15 @@ def transfers(cells: Sequence[Cell], lasts: F64, partners: Partners, lonely: Set
     for c in told:
         alike[cells[c].kind, cells[c].bytes].append(c)
     usual: dict[tuple[str, int], float] = {}
+    middle = median(met)
     pairs: dict[tuple[str, frozenset[int]], list[float]] = defaultdict(list)
     for key, rows in alike.items():
         known = [c for c in rows if c in closed]
         usual[key] = float(np.median(met[known]) if known else np.quantile(met[rows], FASTEST))
         for c in known:
-            over = float(np.median(met[c])) / max(usual[key], 1.0)
+            over = float(middle[c]) / max(usual[key], 1.0)
             pairs[key[0], frozenset(cells[o].member for o in partners[c])].append(over)
-    slower = {pair: float(np.median(over)) for pair, over in pairs.items()}
+    slower = {pair: float(median(np.array(over))) for pair, over in pairs.items()}
     for c in told.keys() - closed:
         # The slower of the two, where both are known; and no longer than itself, or each other side is there.
         sides = sorted(partners[c] - {c})

@@ -121,13 +121,14 @@ def _init_of(cls: Any, kw_only: bool) -> Callable[..., None]:
         values = {**defaults, **given}
         if len(values) != len(defaults):
             raise TypeError(f"{cls.__qualname__} has no {', '.join(sorted(given.keys() - defaults.keys()))}")
-        if not needed <= given.keys():
-            raise TypeError(
-                f"{cls.__qualname__} needs {next(n for n in values if n in needed - given.keys())}"
-            )
-        for name, make in made.items():
-            if name not in given:
-                values[name] = make()
+        if len(given) < len(values):
+            if not needed <= given.keys():
+                raise TypeError(
+                    f"{cls.__qualname__} needs {next(n for n in values if n in needed - given.keys())}"
+                )
+            for name, make in made.items():
+                if name not in given:
+                    values[name] = make()
         self.__dict__.update(values)
         if post:
             self.__post_init__()
