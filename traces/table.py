@@ -96,9 +96,10 @@ class Rows:
         self._readers = [(readers or {}).get(name) for name in names]
         assert _SMALL.isdisjoint(name for name in names if name in (readers or {}))  # reads 8 bytes a value
         self._added: list[tuple[Any, ...]] = []
+        self._before = 0
 
     def __len__(self) -> int:
-        return len(next(iter(self._columns.values()))) + len(self._added)
+        return self._before + len(self._added)
 
     def add(self, *values: Any) -> None:
         """One row, in the order of the names, all known to fit or read. Many at once take a third of the
@@ -114,6 +115,7 @@ class Rows:
             assert reader is not None or not isinstance(values[0], float)
             found = np.array(values, column.typecode) if reader is None else _read(reader, values)
             column.frombytes(found.tobytes())
+        self._before += len(self._added)
         self._added.clear()
 
     def columns(self) -> dict[str, NDArray[Any]]:

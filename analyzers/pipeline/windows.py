@@ -172,7 +172,7 @@ def find_windows(
     windows = []
     for number, (name, steps) in enumerate(shared):
         messages, impossible = match_messages(
-            mine, steps, times, pairs.take(pairs.window == number), 2 * resolution_ns
+            mine, steps, times, pairs.take(pairs.window == number) if len(pairs) else pairs, 2 * resolution_ns
         )
         windows.append(
             Window(

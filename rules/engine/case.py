@@ -208,6 +208,11 @@ class Case:
         return "step" if self.ranks and self._all_of_steps else "window"
 
     @cached_property
+    def unjudged(self) -> dict[str, str]:
+        """By the code of a rule why it does not judge, empty where it does: those that were asked for."""
+        return {}
+
+    @cached_property
     def _all_of_steps(self) -> bool:
         return all(r.window.steps for r in self.ranks)
 

@@ -46,10 +46,11 @@ def _not_judged(case: Case, key: str) -> str:
     """Why no gain of it is advised: its rule is skipped, or what is exposed waits for late ranks."""
     for rule in own_rules():
         if key in CHANGES and rule.meta.code == CHANGES[key].rule:
-            verdict = verdict_of(rule, case)
-            if verdict.reason == WAITING:
-                return f"{rule.meta.code} passes: {WAITING}"
-            return f"{rule.meta.code} is skipped: {verdict.reason}" if verdict.state == "skipped" else ""
+            if (code := rule.meta.code) not in case.unjudged:
+                verdict = verdict_of(rule, case)
+                skipped = f"{code} is skipped: {verdict.reason}" if verdict.state == "skipped" else ""
+                case.unjudged[code] = f"{code} passes: {WAITING}" if verdict.reason == WAITING else skipped
+            return case.unjudged[code]
     return ""
 
 

@@ -40,7 +40,7 @@ def fill_order(first: I64, target: I64, waits_for: I64, order: I64) -> list[int]
         begins.append(begins[-1] + len(level))
         count = counts[level]
         at = np.arange(count.sum())
-        awaited = target[np.repeat(first[level] - np.cumsum(count) + count, count) + at]
+        awaited = target[(first[level] - count.cumsum() + count).repeat(count) + at]
         np.subtract.at(waits_for, awaited, 1)
         seen[awaited] = at  # of several the last one stays
         level = awaited[(waits_for[awaited] == 0) & (seen[awaited] == at)]
@@ -85,7 +85,7 @@ def _numbered(edges: Edges, counts: I64) -> list[int] | None:
     while begins[-1] < len(counts):
         if len(begins) % _LOOKS == 0 and begins[-1] < _WIDE * len(begins):
             return None
-        begins.append(none + int(np.searchsorted(last, begins[-1])))
+        begins.append(none + int(last.searchsorted(begins[-1])))
     return begins
 
 

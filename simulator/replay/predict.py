@@ -249,17 +249,18 @@ def _cap(edits: Sequence[Edit], ledgers: Sequence[Ledger], without: frozenset[st
     """
     leaves = frozenset(leaf for edit in edits for leaf in edit.leaves) - without
     of_hosts = frozenset(leaf for leaf in _OF_HOSTS if _named(leaf, leaves))
-    idle = [_held(ledger, of_hosts) for ledger in ledgers]
+    by_leaf = [ledger.by_leaf for ledger in ledgers]
+    idle = [_held(ns, of_hosts) for ns in by_leaf]
     found = 0
-    for ledger, own in zip(ledgers, idle, strict=True):
-        held = _held(ledger, leaves)
-        waited = _held(ledger, leaves | {"exposed_comm"}) - held
+    for ns, own in zip(by_leaf, idle, strict=True):
+        held = _held(ns, leaves)
+        waited = _held(ns, leaves | {"exposed_comm"}) - held
         found = max(found, held + min(waited, sum(idle) - own))
     return found
 
 
-def _held(ledger: Ledger, leaves: frozenset[str]) -> int:
-    return sum(ns for name, ns in ledger.by_leaf.items() if _named(name, leaves))
+def _held(by_leaf: Mapping[str, int], leaves: frozenset[str]) -> int:
+    return sum(ns for name, ns in by_leaf.items() if _named(name, leaves))
 
 
 @lru_cache(maxsize=4096)
