@@ -18,11 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from perfdoc.records import dataclass
-from perfdoc.traces.arrow import distinct
 from perfdoc.traces.damage import FEWEST_ROWS, SPANS, Damage, timed_rows
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.model import ApiCalls, Copies, GraphLaunches, Kernels
-from perfdoc.traces.table import I64, Bool
+from perfdoc.traces.table import I64, Bool, distinct
 from perfdoc.traces.validate import AGAIN, MAX_TIME_NS, MAX_TOTAL_NS
 
 _NO_LENGTH = -1

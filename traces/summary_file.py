@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
-import pyarrow as pa
 
 from perfdoc.profiling.whole_file import whole_file
 from perfdoc.traces.errors import TraceError, UnreadableError
@@ -131,6 +130,8 @@ def write_summary(path: Path, head: Head, sections: Sequence[bytes], *, beside: 
     beside: whether it goes beside its trace. Raises TraceError where something else has the name: only a
     summary of the same trace is replaced, which elsewhere its content tells and not its name alone.
     """
+    import pyarrow as pa
+
     taken = os.path.lexists(path)
     if taken and not (path.is_file() and is_summary(path)):
         raise TraceError(path, "is there already, and is no summary.", "Move it, or give another -o.")
@@ -143,7 +144,8 @@ def write_summary(path: Path, head: Head, sections: Sequence[bytes], *, beside: 
         raise TraceError(
             path, f"would hold {total:,} bytes, more than can be read back.", "Choose a --window."
         )
-    packed = [_packed(section) for section in sections]
+    codec = pa.Codec("zstd", compression_level=_LEVEL)
+    packed: list[bytes] = [codec.compress(section, asbytes=True) for section in sections]
     size = sum(map(len, packed))
     padding = max(0, -(-(total - _FREE) // RATIO_MAX) - size)
     head = msgspec.structs.replace(
@@ -205,13 +207,10 @@ def _digest(file: BinaryIO, length: int) -> bytes:
     return found.digest()
 
 
-def _packed(content: bytes) -> bytes:
-    packed: bytes = pa.Codec("zstd", compression_level=_LEVEL).compress(content, asbytes=True)
-    return packed
-
-
 def _unpacked(path: Path, packed: bytes, length: int) -> bytes:
     """Exactly so many bytes; never more are made."""
+    import pyarrow as pa
+
     try:
         with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
             found = stream.read(length)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
 from perfdoc.profiling.malloc import trim
 
 LARGE = 5_000_000
@@ -16,5 +14,7 @@ def give_back(rows: int) -> None:
     glibc keeps what was freed, and Arrow what columns were read into: of 20 M kernels 150 MB.
     """
     if rows >= LARGE:
+        import pyarrow as pa
+
         pa.default_memory_pool().release_unused()
         trim()

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.traces.arrow import distinct
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, distinct
 
 _Said = TypeVar("_Said", bool, int, float)
 

@@ -35,9 +35,8 @@ from perfdoc.analyzers.device.range_names import KnownRanges
 from perfdoc.analyzers.kernel_class.classify import KernelKind, KernelKinds, classify_kernels
 from perfdoc.analyzers.kernel_class.rules import DEDICATED_TRANSPORTS
 from perfdoc.traces import Trace
-from perfdoc.traces.arrow import distinct
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.table import Bool, unique
+from perfdoc.traces.table import Bool, distinct, unique
 
 _ANY = ("dp", "tp", "cp", "ep", "pp", "other")
 USES: Mapping[str, tuple[str, ...]] = MappingProxyType(

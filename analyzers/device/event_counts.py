@@ -24,9 +24,8 @@ from perfdoc.results.figures import per_cent
 from perfdoc.results.names import opening
 from perfdoc.results.quality import NO_EVENTS, EventCounts
 from perfdoc.traces import Capability, Copies, GraphLaunches, Kernels, Note, Trace
-from perfdoc.traces.arrow import distinct
 from perfdoc.traces.model import Operators
-from perfdoc.traces.table import Bool, among, unique
+from perfdoc.traces.table import Bool, among, distinct, unique
 
 MIN_COUNTED = 20
 """Of fewer calls or kernels no share is taken."""

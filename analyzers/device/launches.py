@@ -11,9 +11,8 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import said_by_names
 from perfdoc.records import dataclass
 from perfdoc.traces import Trace
-from perfdoc.traces.arrow import distinct
 from perfdoc.traces.model import UNKNOWN
-from perfdoc.traces.table import I32, U64, Bool, unique
+from perfdoc.traces.table import I32, U64, Bool, distinct, unique
 
 if TYPE_CHECKING:  # activity asks for enclosing ranges itself
     from perfdoc.analyzers.device.activity import Communication

@@ -31,8 +31,7 @@ from perfdoc.results.host import (
     SyncCalls,
 )
 from perfdoc.results.quality import MEASURED
-from perfdoc.traces.arrow import distinct
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, distinct
 
 SHALLOW = 1
 """Largest depth that counts as shallow."""

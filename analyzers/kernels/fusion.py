@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -129,7 +129,7 @@ def find_unfused(
             m.span()
             for sequence in pattern.sequences
             if present.issuperset(_needed(sequence))
-            for m in _COMPILED[sequence].finditer(text)
+            for m in _compiled(sequence).finditer(text)
         ]
         if len(spans) >= MIN_COUNT:
             at = np.concatenate([np.arange(a, b) for a, b in spans])
@@ -157,7 +157,7 @@ def _needed(sequence: str) -> str:
     return re.sub(r"\[\w+\](?:\{\d+,\d+\})?|\w(?:\?|\{0,\d+\})", "", sequence)
 
 
-_COMPILED = {s: re.compile(_between(s)) for p in _PATTERNS for s in p.sequences}
+_compiled = cache(lambda sequence: re.compile(_between(sequence)))
 
 
 def text_of(view: DeviceView, rows: I64) -> tuple[I64, str]:

@@ -19,7 +19,7 @@ from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.records import dataclass
 from perfdoc.simulator.engine.graph import I8, I64, NONE, EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.replay.host_tasks import HostTasks, host_tasks
-from perfdoc.traces.arrow import distinct
+from perfdoc.traces.table import distinct
 
 NO_RELEASE = np.iinfo(np.int64).min
 EVERY = np.iinfo(np.int64).max

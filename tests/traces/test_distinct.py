@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from perfdoc.traces import table
-from perfdoc.traces.table import among, at_percent, median, unique
+from perfdoc.traces.table import among, at_percent, distinct, median, unique
 
 NUMBERS = st.lists(st.integers(-(2**62), 2**62) | st.integers(-3, 3), max_size=12)
 
@@ -49,6 +51,20 @@ def test_they_are_numpys_of_every_type(dtype: type[np.generic], many: int, chanc
         patch.setattr(table, "_MANY", many)
         for of in (wanted, drawn.ravel()[:2]):
             assert np.array_equal(among(drawn, of), np.isin(drawn, of))
+
+
+@pytest.mark.parametrize("loaded", [True, False], ids=["pyarrow is loaded", "it is not"])
+def test_few_are_hashed_without_pyarrow(loaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order of first appearance: 7, -3, 9."""
+    if loaded:
+        pytest.importorskip("pyarrow")
+    else:
+        monkeypatch.setitem(sys.modules, "pyarrow._compute", None)  # whoever imports it fails
+        monkeypatch.delitem(sys.modules, "pyarrow", raising=False)
+    values, rows = distinct(np.array([7, -3, 7, 9, -3]))
+    assert values.tolist() == [7, -3, 9]
+    assert rows.tolist() == [0, 1, 0, 2, 1]
+    assert values.dtype == rows.dtype == np.int64
 
 
 def test_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:

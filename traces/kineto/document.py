@@ -128,7 +128,7 @@ def read_events(
         if found is not None:
             return _facts_around(*found), made
     if _is_truncated(first):
-        raise _truncated(path)
+        raise TraceError(path, "the JSON is truncated: it ends in the middle.", RECAPTURE)
     raise TraceError(path, *(other or (f"the JSON cannot be read: {first}.", RECAPTURE)))
 
 
@@ -304,10 +304,6 @@ def _place(part: msgspec.Raw, text: bytes) -> int:
 
 def _is_truncated(error: msgspec.DecodeError) -> bool:
     return "truncated" in str(error)
-
-
-def _truncated(path: Path) -> TraceError:
-    return TraceError(path, "the JSON is truncated: it ends in the middle.", RECAPTURE)
 
 
 class Event(msgspec.Struct, gc=False):

@@ -35,13 +35,14 @@ from perfdoc.traces.kineto.plain import PlainEvent, plain_events
 from perfdoc.traces.kineto.shapes import InputTexts
 from perfdoc.traces.kineto.values import (
     ARGS,
-    CALL_ARGS,
+    DECODERS,
     INT64_END,
     MEMORY_ARGS,
     READERS,
     SYNC_KINDS,
     THREAD_NAME_ARGS,
     Args,
+    Inputs,
     copy_kind,
     correlation_id,
     decode_args,
@@ -63,7 +64,8 @@ _EXTRAS = {
 _AT_ONCE, _LOOKED_AT, _PADDLES = 4096, 8, re.compile(rb'"(cname|increase_bytes)"')
 _SINGLY = frozenset("BEMIi")
 """Phases of which there are few, or which belong to another event."""
-_ANY_ARGS = frozenset((*OPERATORS, "user_annotation", "python_function"))
+_NO_ARGS = frozenset(("user_annotation", "python_function"))  # none is read
+_ANY_ARGS = _NO_ARGS.union(OPERATORS)
 """Categories whose rows are whole without their arguments."""
 _Times: TypeAlias = Callable[[Event], tuple[int, int]]
 _Keep: TypeAlias = Callable[[Any, Any, int, int], None]
@@ -78,7 +80,7 @@ def _instant(event: Event) -> tuple[int, int]:
     return (time := instant_ns(event.ts)), time
 
 
-def _nothing(event: PlainEvent, args: Args, start: int, end: int) -> None:
+def _nothing(event: PlainEvent, args: None, start: int, end: int) -> None:
     """Of a category that is not read."""
 
 
@@ -132,8 +134,11 @@ class EventRows(OddEvents):
             "python_function": (self._frame_interval, self._python_call),
         }
         """By category: start and end of an event that is not plain, and what keeps a row of it."""
-        self._plain: dict[str | None, _Keep] = {cat: keep for cat, (_, keep) in self._readers.items()}
-        self._plain |= dict.fromkeys(SKIPPED, _nothing)
+        self._plain: dict[str | None, tuple[Callable[[Any], Any] | None, _Keep]] = {
+            cat: (None if cat in _NO_ARGS else DECODERS.get(cat, ARGS).decode, keep)
+            for cat, (_, keep) in self._readers.items()
+        }
+        self._plain |= dict.fromkeys(SKIPPED, (None, _nothing))
 
     @property
     def recorded(self) -> list[str]:
@@ -152,15 +157,15 @@ class EventRows(OddEvents):
             self._read_some(events[first : first + _AT_ONCE])
 
     def _read_some(self, events: list[msgspec.Raw]) -> None:
-        plain, first = self._plain, self._seen
+        plain, other, first = self._plain, (ARGS.decode, self._other), self._seen
         self._seen += len(events)
         for number, (raw, event, start, end) in enumerate(plain_events(events), first):
             if end < 0 or event.ph in _SINGLY:
                 self._read_one(number, raw)
             elif event.ph == "X":
-                keep = plain.get(event.cat, self._other)
+                decode, keep = plain.get(event.cat, other)
                 try:
-                    keep is _nothing or keep(event, ARGS.decode(event.args), start, end)
+                    keep(event, decode and decode(event.args), start, end)
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     self._read_one(number, raw)
                 except (ValueError, OverflowError, RecursionError) as error:
@@ -179,9 +184,8 @@ class EventRows(OddEvents):
             if event.ph == "X":
                 if reader := self._readers.get(event.cat):
                     times, keep = reader
-                    own: msgspec.json.Decoder[Any] = CALL_ARGS if event.cat in CALLS else ARGS
-                    args = decode_args(own, event.args, strict=event.cat not in _ANY_ARGS)
-                    keep(event, args, *times(event))
+                    own, strict = DECODERS.get(event.cat, ARGS), event.cat not in _ANY_ARGS
+                    keep(event, decode_args(own, event.args, strict=strict), *times(event))
                 elif event.cat not in SKIPPED:
                     at = _interval(event) if family(event.cat) else (0, 0)
                     self._other(event, decode_args(ARGS, event.args, strict=False), *at)
@@ -254,7 +258,7 @@ class EventRows(OddEvents):
         name = self.strings.intern(self._name(event))
         self.ranges.add(start, end, self._thread(event), name, RangeKind.PUSH_POP)
 
-    def _operator(self, event: Event, args: Args, start: int, end: int) -> None:
+    def _operator(self, event: Event, args: Inputs, start: int, end: int) -> None:
         text_name = self._name(event)
         name, thread = self.strings.intern(text_name), self._thread(event)
         self.operators.add(start, end, thread, name, *self._inputs.of(text_name, args))
@@ -263,7 +267,8 @@ class EventRows(OddEvents):
 
     def _python_call(self, event: Event, args: Args, start: int, end: int) -> None:
         """Frames of the program's own code, and those that wait."""
-        if self._is_kept(event):
+        kept = self._own_frame.get(event.name)
+        if self._is_kept(event) if kept is None else kept:
             self.python_calls.add(start, end, self._thread(event), self.strings.intern(self._name(event)))
 
     def _frame_interval(self, event: Event) -> tuple[int, int]:
@@ -272,10 +277,7 @@ class EventRows(OddEvents):
     def _is_kept(self, event: Event) -> bool:
         name = self._name(event)
         self._extras.add("stacks")
-        own = self._own_frame.get(name)
-        if own is None:
-            own = self._own_frame[name] = is_kept_frame(name)
-        return own
+        return self._own_frame.setdefault(name, is_kept_frame(name))
 
     def _mark(self, event: Event) -> None:
         """Instants of the program, and PyTorch's of its memory; the profiler's own are not marks."""
@@ -335,7 +337,9 @@ class EventRows(OddEvents):
             return start, max(start - 1, -INT64_END)
 
     def _thread(self, event: Event) -> int:
-        return self.threads.setdefault(self._thread_key(event), len(self.threads))
+        pid, tid = event.pid, event.tid
+        known = self.threads.get((pid, tid, "")) if type(pid) is type(tid) is int else None  # as nearly all
+        return self.threads.setdefault(self._thread_key(event), len(self.threads)) if known is None else known
 
     def host_threads(self) -> list[Thread]:
         """The host threads in the order of their indices."""

@@ -11,7 +11,7 @@ import re
 import msgspec
 
 from perfdoc.traces.kineto.repair import repair
-from perfdoc.traces.kineto.values import NO_INPUTS, Args
+from perfdoc.traces.kineto.values import NO_INPUTS, Inputs
 from perfdoc.traces.table import Strings
 
 MAX_TEXT_BYTES = 1 << 20
@@ -40,7 +40,7 @@ class InputTexts:
         self.any = False
         """Whether any operator had shapes."""
 
-    def of(self, name: str, args: Args) -> tuple[int, int, int, int]:
+    def of(self, name: str, args: Inputs) -> tuple[int, int, int, int]:
         """Shapes, element types, values and strides of one operator: indices of their texts, that of the
         empty string where unknown. Odd arguments are unknown, never an error."""
         if args.dims is args.old_dims is NO_INPUTS:

@@ -12,6 +12,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.foreign import HEAD_BYTES, what_is
 
@@ -51,7 +53,8 @@ def unpacked(path: Path, max_bytes: int, *, whole: bool = True) -> Generator[byt
             if is_gzip:
                 packed = os.fstat(file.fileno()).st_size
                 max_bytes = min(max_bytes, max(_FREE_UNPACKED_BYTES, _MAX_UNPACKED * packed))
-            for piece in stack.enter_context(closing(_ahead(_gunzipped(file) if is_gzip else _plain(file)))):
+            plain = iter(lambda: file.read(PIECE_BYTES), b"")
+            for piece in stack.enter_context(closing(_ahead(_gunzipped(file) if is_gzip else plain))):
                 if length + len(piece) > max_bytes:
                     raise TraceError(
                         path,
@@ -64,9 +67,12 @@ def unpacked(path: Path, max_bytes: int, *, whole: bool = True) -> Generator[byt
                     # A disk's hole or a packed one: not worth reading to its end.
                     raise TraceError(path, "begins with zeros, and is no JSON.", RECAPTURE)
                 text = piece if length else piece.removeprefix(_BOM)
-                length, commas = length + len(piece), commas + piece.count(b",")
+                commas += int(np.count_nonzero(np.frombuffer(piece, np.uint8) == ord(",")))
+                length += len(piece)
                 blank = blank and (not piece or piece.isspace())
-                _require_content(path, length, commas)
+                if length > _FREE_UNPACKED_BYTES and commas * _LEAST_BYTES_A_COMMA > length:
+                    what = "holds lists of next to nothing, and is no profiler trace."
+                    raise TraceError(path, what, NOT_A_TRACE)
                 yield text
     except EOFError:
         if whole or not length:
@@ -77,12 +83,6 @@ def unpacked(path: Path, max_bytes: int, *, whole: bool = True) -> Generator[byt
         raise TraceError(path, f"cannot be read: {error.strerror or error}.", "Check the path.") from None
     if blank:
         raise TraceError(path, "the file is empty.", RECAPTURE)
-
-
-def _require_content(path: Path, length: int, commas: int) -> None:
-    """Of what was unpacked so far: who reads it holds 56 bytes for each entry of a list."""
-    if length > _FREE_UNPACKED_BYTES and commas * _LEAST_BYTES_A_COMMA > length:
-        raise TraceError(path, "holds lists of next to nothing, and is no profiler trace.", NOT_A_TRACE)
 
 
 def _ahead(pieces: Iterator[bytes]) -> Generator[bytes, None, None]:
@@ -100,11 +100,6 @@ def _ahead(pieces: Iterator[bytes]) -> Generator[bytes, None, None]:
         while (piece := following.result()) is not None:
             following = pool.submit(next, pieces, None)
             yield piece
-
-
-def _plain(file: BinaryIO) -> Iterator[bytes]:
-    while piece := file.read(PIECE_BYTES):
-        yield piece
 
 
 def _gunzipped(file: BinaryIO) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
+from perfdoc.traces.kineto.names import CALLS, OPERATORS
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.unpack import RECAPTURE
 from perfdoc.traces.model import UNKNOWN, CopyKind, SyncKind
@@ -149,7 +150,17 @@ class MemoryArgs(msgspec.Struct, gc=False):
 NO_INPUTS = msgspec.Raw()
 
 
-class Args(msgspec.Struct, gc=False):
+class Inputs(msgspec.Struct, gc=False):
+    """Arguments of an operator."""
+
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NO_INPUTS)
+    old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=NO_INPUTS)
+    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=NO_INPUTS)
+    values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NO_INPUTS)
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=NO_INPUTS)
+
+
+class Args(Inputs, gc=False):
     """Arguments of the rows that are read, of whichever category; what is no argument of a row is None."""
 
     device: Any = None
@@ -181,11 +192,6 @@ class Args(msgspec.Struct, gc=False):
     source_rank: Any = msgspec.field(name="Src Rank", default=None)
     destination_rank: Any = msgspec.field(name="Dst Rank", default=None)
     rank: Any = msgspec.field(name="Rank", default=None)
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NO_INPUTS)
-    old_dims: msgspec.Raw = msgspec.field(name="Input dims", default=NO_INPUTS)
-    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=NO_INPUTS)
-    values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NO_INPUTS)
-    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=NO_INPUTS)
 
 
 def integer(value: object) -> int:
@@ -280,6 +286,9 @@ _Args = TypeVar("_Args", bound=msgspec.Struct)
 ARGS = msgspec.json.Decoder(Args)
 CALL_ARGS = msgspec.json.Decoder(msgspec.defstruct("CallArgs", [("correlation", Any, None)]))
 """What a call has; other arguments may hold what cannot be read."""
+DECODERS: dict[str | None, msgspec.json.Decoder[Any]] = dict.fromkeys(OPERATORS, msgspec.json.Decoder(Inputs))
+DECODERS |= dict.fromkeys(CALLS, CALL_ARGS)
+"""By category with few arguments that are read, which takes half as long as all that any may have."""
 MEMORY_ARGS = msgspec.json.Decoder(MemoryArgs)
 THREAD_NAME_ARGS = msgspec.json.Decoder(ThreadNameArgs)
 

@@ -64,7 +64,8 @@ class ArrowReader:
             table.validate(full=True)
         except pa.ArrowInvalid as error:
             raise NotUtf8Error(str(error)) from error
-        return pa.table([_typed(column) for column in table.columns], names=table.column_names)
+        typed = [pa.nulls(len(c)) if c.null_count == len(c) else c for c in table.columns]
+        return pa.table(typed, names=table.column_names)
 
     def _connection(self) -> adbc.AdbcConnection:
         import adbc_driver_manager as adbc
@@ -88,7 +89,3 @@ class ArrowReader:
         if self._database is not None:
             self._database.close()
             self._database = None
-
-
-def _typed(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    return pa.nulls(len(column)) if column.null_count == len(column) else column

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 
 from perfdoc.records import dataclass
-from perfdoc.traces.arrow import distinct, distinct_texts, valid
+from perfdoc.traces.arrow import distinct_texts, valid
 from perfdoc.traces.model import UNKNOWN, ApiCalls, EventRecords, RangeKind, Ranges, SyncKind, Syncs
 from perfdoc.traces.nsys.ids import Ids, process_of
 from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints, to_ints
-from perfdoc.traces.table import I32, I64
+from perfdoc.traces.table import I32, I64, distinct
 from perfdoc.traces.validate import known_correlations, times_fit
 
 NVTX = "NVTX_EVENTS"

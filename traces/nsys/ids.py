@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from perfdoc.traces.arrow import distinct
 from perfdoc.traces.model import Device, Thread
 from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
-from perfdoc.traces.table import I32, I64, Bool, Strings, among, unique
+from perfdoc.traces.table import I32, I64, Bool, Strings, among, distinct, unique
 from perfdoc.traces.validate import check_devices
 
 

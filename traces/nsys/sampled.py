@@ -12,14 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from perfdoc.records import dataclass
-from perfdoc.traces.arrow import distinct
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.model import UNKNOWN, Device, Note
 from perfdoc.traces.more_tables import MetricSamples, OsCalls, ThreadStates
 from perfdoc.traces.nsys.ids import Ids
 from perfdoc.traces.nsys.meta import gpu_ids
 from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints, text_of
-from perfdoc.traces.table import I64, Strings
+from perfdoc.traces.table import I64, Strings, distinct
 from perfdoc.traces.validate import times_fit
 
 SAMPLES, NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
