@@ -119,6 +119,12 @@ _WHERE = (
     ": gradients during the backward pass, as DDP and FSDP do (overlap_grad_reduce), weights before the "
     "layer that needs them (overlap_param_gather), tensor parallelism inside its GEMMs (tp_comm_overlap)"
 )
+_STAGES = (
+    "if these are pipeline messages, their wait is the bubble, and more micro-batches or virtual stages "
+    "shrink it; if they are an all-to-all or a ring, "
+)
+_WEIGHTS = "A broadcast of weights belongs to start-up: analyse the steps alone (--step-range, --window)."
+_SOONER = "Broadcast the next piece while this one is computed with, on a stream of its own."
 _ANOTHER = ", such as another micro-batch's"
 META = Meta(
     title="Exposed communication",
@@ -134,7 +140,10 @@ META = Meta(
             "no communication was seen",
         ),
     ),
-    assumes=tuple(Assumes(of=TRAINING, words=words) for words in (_BUCKETS, _WHERE, _ANOTHER)),
+    assumes=(
+        *(Assumes(of=TRAINING, words=words) for words in (_BUCKETS, _WHERE, _ANOTHER, _STAGES)),
+        Assumes(of=TRAINING, words=_WEIGHTS, instead=_SOONER),
+    ),
     for_servers=True,
 )
 
@@ -263,12 +272,11 @@ _OVERLAPS = (
     ),
     (
         frozenset(("send_recv",)),
-        "Send/recv: if these are pipeline messages, their wait is the bubble, and more micro-batches or "
-        "virtual stages shrink it; if they are an all-to-all or a ring, let compute run beside them.",
+        f"Send/recv: {_STAGES}let compute run beside them.",
     ),
     (
         frozenset(("broadcast",)),
-        "A broadcast of weights belongs to start-up: analyse the steps alone (--step-range, --window).",
+        _WEIGHTS,
     ),
 )
 _WAITING = "the exposed time is waiting for late ranks"

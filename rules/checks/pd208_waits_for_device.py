@@ -4,13 +4,13 @@ on idling before kernel after kernel until the host is ahead again."""
 from collections.abc import Iterator
 
 from perfdoc.results.figures import brief, per_cent, significant
-from perfdoc.results.host import CallGroup
+from perfdoc.results.host import CallGroup, allocates
 from perfdoc.rules.engine.assumptions import FRAMEWORK, TRAINING, Assumes
 from perfdoc.rules.engine.gain import RankMeasurement, bounded, ceiling, predicted, time_share, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, on_some_rank
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES
-from perfdoc.rules.facts.graphs import launching_ns
+from perfdoc.rules.facts.graphs import ALLOCATES, launching_ns
 from perfdoc.rules.facts.loading import waits_elsewhere
 
 _READ = "Keep values on the device: read losses and metrics (.item(), .cpu()) every so many steps."
@@ -69,6 +69,8 @@ def evaluate(case: Case) -> Verdict:
     if worth < MIN_FRAC or not several:
         return passes(evidence)
     groups = [g for r in case.ranks for g in r.host.sync_calls.groups if g.idle_caused_ns]
+    if allocates([r.host for r in case.ranks], sum(r.ledger.idle.host for r in case.ranks))[0]:
+        return passes(evidence, ALLOCATES)
     if waits_elsewhere(case):
         return passes(
             evidence, "the host waits for something else behind them, which may take as long without"

@@ -8,7 +8,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import own_rules, verdict_of
 from perfdoc.rules.facts.exposed import WAITING
 from perfdoc.rules.facts.framework import may_have_megatrons_buckets
-from perfdoc.rules.facts.graphs import why_no_graphs
+from perfdoc.rules.facts.graphs import ALLOCATES, why_no_graphs
 from perfdoc.rules.facts.loading import loads_ahead
 from perfdoc.simulator.replay.proposals import CHANGES
 
@@ -43,13 +43,14 @@ def why_left_out(case: Case, key: str, ways: Sequence[Mapping[str, Value]]) -> s
 
 
 def _not_judged(case: Case, key: str) -> str:
-    """Why no gain of it is advised: its rule is skipped, or what is exposed waits for late ranks."""
+    """Why no gain of it is advised: its rule is skipped, or that time has another cause."""
     for rule in own_rules():
         if key in CHANGES and rule.meta.code == CHANGES[key].rule:
             if (code := rule.meta.code) not in case.unjudged:
                 verdict = verdict_of(rule, case)
                 skipped = f"{code} is skipped: {verdict.reason}" if verdict.state == "skipped" else ""
-                case.unjudged[code] = f"{code} passes: {WAITING}" if verdict.reason == WAITING else skipped
+                elsewhere = verdict.reason in (WAITING, ALLOCATES)
+                case.unjudged[code] = f"{code} passes: {verdict.reason}" if elsewhere else skipped
             return case.unjudged[code]
     return ""
 

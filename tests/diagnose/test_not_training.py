@@ -183,3 +183,20 @@ def test_hosts_that_pause_in_turn_lead_and_no_overlap_is_promised(tmp_path: Path
     assert 5.0 <= rule.gain.high_ms <= 5.5
     (overlap,) = [p for p in said.analyses.gains.predictions if p.key == "overlapped_dp"]
     assert "late ranks" in overlap.left_out
+
+
+def test_halos_of_a_simulation_are_no_pipeline(tmp_path: Path) -> None:
+    """Each of two ranks computes for 500 us, then exchanges for 200."""
+    exchange = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    builder = TimelineBuilder()
+    for number in range(2):
+        process = builder.process(pid=1000 + number)
+        thread, device = process.thread(), process.device(number)
+        for at in range(1_000 * US, 29_000 * US, 700 * US):
+            for name, begin, us in (("jacobi_kernel(float*, int)", at, 500), (exchange, at + 500 * US, 200)):
+                device.kernel(name, begin, begin + us * US, launch=(thread, begin - 9 * US, begin - 5 * US))
+    said = said_of(builder, tmp_path)
+    rule = next(rule for rule in said.rules if rule.code == "PD100")
+    assert rule.state == "fires"
+    assert "let compute run beside" in rule.remedy
+    assert "micro-batch" not in rule.remedy

@@ -121,3 +121,29 @@ def test_a_host_that_allocates_does_not_launch_too_slowly(
     assert (rule.gain is not None) == bool(advised)
     assert advised in (rule.remedy or "")
     assert ("Keep allocations" in (rule.action or "")) == bool(allocates and advised)
+
+
+def test_a_wait_before_an_allocation_is_not_the_cause(tmp_path: Path) -> None:
+    """Steps of 3 ms: the host waits until 1 ms of computing has ended, as PyTorch does before it gives memory
+    back, then frees and allocates for 900 us each."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for step in range(6):
+        at = step * 3_000 * US
+        thread.range(f"step {step}", at, at + 3_000 * US - 1)
+        for part in range(2):
+            launch = (thread, at + part * 5 * US, at + part * 5 * US + 4 * US)
+            device.kernel(GEMM, at + (10 + part * 495) * US, at + (505 + part * 495) * US, launch=launch)
+        for call, begin, end in (
+            *(("cudaDeviceSynchronize", 20, 500), ("cudaDeviceSynchronize", 510, 1_005)),
+            *(("cudaFree", 1_050, 1_950), ("cudaMalloc", 2_000, 2_900)),
+        ):
+            thread.api(call, at + begin * US, at + end * US)
+    path = write_nsys_sqlite(builder.build(), tmp_path / "report.sqlite")
+    said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
+    assert "the host allocates or frees GPU memory" in said.verdict
+    states = {rule.code: rule.state for rule in said.rules}
+    assert (states["PD208"], states["PD201"]) == ("passes", "fires")
+    waits = [p for p in said.analyses.gains.predictions if p.key == "without_waits"]
+    assert all("PD201" in p.left_out for p in waits)
