@@ -22,6 +22,7 @@ from perfdoc.rules.facts.stage_split import (
     LOSS,
     layers_apart,
     layers_by_stage,
+    layout_of,
     mixed_layers,
     own_ns_by_stage,
     switched_off,
@@ -230,7 +231,7 @@ def _fewer(case: Case, where: str, to: str = "", on: str = "") -> str:
     (setting, counted), vpp, layers, pp = _SETTING[where], _chunks(case), layers_of(case), case.degree(PP)
     if case.setting(LAYOUT)[1] is not None or to == _NO_SIZE:
         why = " (no size of this stage alone leaves the others equal and shorter)" if to == _NO_SIZE else ""
-        return f"Move layers off this stage{on} in `{LAYOUT}`{why}."
+        return f"Move layers off this stage{on} in `{LAYOUT}`{why or to.removeprefix(_LOWER)}."
     said = f"Set `{setting}`{on} {to or _LOWER}. "
     if vpp > 1 and "which leaves" not in to:
         said += f"Each stage's must be a multiple of its {vpp} virtual stages. "
@@ -246,11 +247,38 @@ def _keeps(case: Case, stage: int, stages: int, ratio: float) -> str:
     """What an end stage is to keep, from what the settings give it; without a number where the others do not
     hold as many each, or that is not known."""
     layers, now = layers_of(case), layers_by_stage(case, stages)
+    if now is not None and layout_of(case, now) is not None:
+        return _to_lay(case, now, stage, ratio)
     if layers and now is not None:
         own, others = now[stage], {*now[:stage], *now[stage + 1 :]}
         return _to_keep(ratio if len(others) == 1 and 0 < own < layers else 0, stages, layers, 1, own)
     is_set = any(case.setting(k)[1] not in (None, False) for k in (FIRST, LAST, EMBEDDING, LOSS, LAYOUT))
     return _to_keep(0 if is_set or (layers or 0) % max(stages, 1) else ratio, stages, layers, _chunks(case))
+
+
+def _to_lay(case: Case, now: list[int], stage: int, ratio: float) -> str:
+    """The layout that is set with fewer layers on a stage `ratio` as long as the mean of the others, and the
+    other stages that hold any as even as whole layers are: what makes the longest about shortest. Its
+    embedding or output layer stays, as of `_to_keep`. Empty: no whole layer of even stages."""
+    others = sorted((s for s, n in enumerate(now) if n and s != stage), key=lambda s: s in (0, len(now) - 1))
+    has, held = now[stage], [now[s] for s in others]
+    takes = ratio * sum(held) / (len(now) - 1)
+    if not held or not has or mixed_layers(case):
+        return _LOWER
+    one, before = min(takes / has, 1.0), max(takes, *held)
+    splits: dict[int, float] = {}
+    for n in range(1, has):
+        each, more = divmod(sum(now) - n, len(others))
+        if (longest := max(each + bool(more), one * n + max(takes - has, 0.0))) < before:
+            splits[n] = longest
+    if not splits:
+        return "" if max(held) - min(held) <= 1 else _LOWER
+    keeps = max(n for n, longest in splits.items() if longest <= EVEN_RATIO * min(splits.values()))
+    each, more = divmod(sum(now) - keeps, len(others))
+    counts = [keeps if s == stage else 0 for s in range(len(now))]
+    for at, s in enumerate(others):
+        counts[s] = each + (at < more)
+    return f", to `{layout_of(case, counts)}`"
 
 
 def _to_keep(ratio: float, stages: int, layers: int | None, vpp: int, own: int | None = None) -> str:

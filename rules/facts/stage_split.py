@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from perfdoc.knobs.knob import Value
-from perfdoc.knobs.pipeline_layout import LAYOUT
+from perfdoc.knobs.pipeline_layout import LAYOUT, stages_of
 from perfdoc.results.waits import PipelineAnalysis
 from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.degrees import VPP, layers_of
@@ -48,9 +48,14 @@ def mixed_layers(case: Case) -> bool:
 
 
 def layers_by_stage(case: Case, pp: int) -> list[int] | None:
-    """The current distribution; None if the settings do not say, or there are virtual stages."""
+    """The current distribution; None if the settings do not say, or there are virtual stages. A layout says
+    with it how many layers there are."""
+    if pp < 2:
+        return None
+    if (stages := _laid(case, pp)) is not None:
+        return [stage.count("t") for stage in stages]
     layers = layers_of(case)
-    if layers is None or not 0 < layers <= MAX_LAYERS or pp < 2:
+    if layers is None or not 0 < layers <= MAX_LAYERS:
         return None
     if case.degree(VPP) != 1 or not case.is_set_to(LAYOUT, None):
         return None
@@ -75,6 +80,28 @@ def layers_by_stage(case: Case, pp: int) -> list[int] | None:
     return [each if first is None else first, *[each] * (pp - 2), each if last is None else last]
 
 
+def _laid(case: Case, pp: int) -> tuple[str, ...] | None:
+    """The stages of the layout that is set; None without one that megatron-core would take of this model, and
+    of one of virtual stages."""
+    _, value = case.setting(LAYOUT)
+    found = stages_of(value) if isinstance(value, str) else None
+    if found is None or len(found.stages) != pp:
+        return None
+    held = "".join(found.stages)
+    layers = layers_of(case) or held.count("t")
+    return None if found.problem(num_layers=layers, pp=pp, mtp_layers=held.count("m")) else found.stages
+
+
+def layout_of(case: Case, counts: Sequence[int]) -> str | None:
+    """The layout that is set with other counts of decoder layers; None where none is."""
+    stages = _laid(case, len(counts))
+    if stages is None:
+        return None
+    decoder = ["" if n == 0 else "t" if n == 1 else f"t*{n}" for n in counts]
+    rest = [stage.replace("t", "") for stage in stages]
+    return "|".join(f"E{n}{r[1:]}" if r[:1] == "E" else n + r for n, r in zip(decoder, rest, strict=True))
+
+
 def _by_switches(case: Case, counts: Sequence[int]) -> dict[str, Value] | None:
     """One layer less on the first stage, the last one, or both; None for any other distribution, and beside
     sizes that are set."""
@@ -94,7 +121,9 @@ def switched_off(case: Case) -> dict[str, Value]:
 def as_settings(case: Case, counts: Sequence[int], mtp_layers: int) -> dict[str, Value]:
     """The settings for this distribution, conflicting ones switched off first: the switches that count
     embedding and loss as layers if these give it, sizes of the end stages if the others are equal, else a
-    layout."""
+    layout; the layout that is set with these counts."""
+    if (laid := layout_of(case, counts)) is not None:
+        return {LAYOUT: laid}
     if (switches := _by_switches(case, counts)) is not None:
         return switches
     found = switched_off(case)

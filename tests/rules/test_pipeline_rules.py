@@ -276,6 +276,7 @@ LOSS = "account_for_loss_in_pipeline_split"
         ([3, 4, 3], {}, {EMBEDDING: True, LOSS: True}),
         ([3, 4], {}, {EMBEDDING: True, LOSS: False}),
         ([4, 4, 2], {EMBEDDING: True}, {EMBEDDING: False, LAST: 2}),
+        ([5, 3], {LAYOUT: "Et*4|t*4mL", "num_layers": 8}, {LAYOUT: "Et*5|t*3mL"}),
         ([3, 4, 5, 4], {FIRST: 4}, {FIRST: None, LAYOUT: "Ettt|tttt|ttttt|ttttmL"}),
     ],
 )
@@ -295,6 +296,9 @@ def test_layers_as_settings(
         ({"num_layers_in_last_pipeline_stage": 6}, None),  # 26 over three stages
         ({"virtual_pipeline_model_parallel_size": 2}, None),
         ({"pipeline_model_parallel_layout": "Et|tL"}, None),
+        ({LAYOUT: "E|t*16|(tt)*6|t*4L"}, [0, 16, 12, 4]),
+        ({LAYOUT: "Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4L"}, None),  # two chunks a stage
+        ({LAYOUT: "Et*8|t*8|t*8|t*7L"}, None),  # 31 of 32 layers
     ],
 )  # fmt: skip
 def test_layers_by_stage(even: Case, changes: dict[str, Value], layers: list[int] | None) -> None:

@@ -24,6 +24,7 @@ from tests.rules.simulated_cases import simulated_case
 from tests.rules.test_job_rules import planted
 
 LAYOUT = "pp=2,micro_batches=4"
+LAID = "pipeline_model_parallel_layout"
 
 
 def test_a_stage_whose_host_is_late_has_no_layers_too_many() -> None:
@@ -247,6 +248,16 @@ def test_sizes_switches_and_layouts_exclude_each_other(
         (1.63, 4, {"num_layers": 32, LAST: 5}, "to 2, which leaves 10 on each"),
         # 4 and 12, no longer than 12: a layer is a layer, and nothing else stays.
         (3.0, 2, {"num_layers": 16, LAST: 12}, "to 8, which leaves 8 on each"),
+        # A layout says what all hold: 13.04 now with an output layer of 5.04; 10.04 with 5, 9 on the others.
+        (1.63, 4, {LAID: "Et*8|t*8|t*8|t*8L"}, f"off this stage in `{LAID}`, to `Et*9|t*9|t*9|t*5L`."),
+        # 2.25 x 8 / 3 = 6 with an output layer of 2; the embedding's stage has none. 4 of 4, 4, 4: none.
+        (2.25, 4, {LAID: "E|t*4|t*4|t*4L", "num_layers": 12}, f"`{LAID}`, to `E|t*5|t*4|t*3L`."),
+        (1.5, 4, {LAID: "E|t*4|t*4|t*3L", "num_layers": 11}, "No whole layer can be moved"),
+        # Multi-token prediction stays where it is; chunks of a stage are not told apart.
+        (1.63, 4, {LAID: "Et*8|t*8|t*8|t*8mL", "mtp_num_layers": 1}, "to `Et*9|t*9|t*9|t*5mL`."),
+        (1.63, 2, {LAID: "Et*8|t*8|t*8|t*8L"}, f"in `{LAID}`."),
+        # 31 layers and 32 laid: not what runs.
+        (1.63, 4, {LAID: "Et*8|t*8|t*8|t*8L", "num_layers": 31}, f"in `{LAID}`."),
         # The first one has a size of its own, or an embedding counted as a layer: they are not alike.
         (1.3, 4, {"num_layers": 33, FIRST: 9}, f"Set `{LAST}` lower"),
         (1.6, 8, {"num_layers": 62, LOSS: True, EMBEDDING: True}, f"Set `{LAST}` lower"),
