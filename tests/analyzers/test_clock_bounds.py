@@ -18,6 +18,7 @@ from perfdoc.traces.job_facts import JobFacts
 from tests.amount import tries
 from tests.analyzers.planted_ranks import Clock, Job
 from tests.analyzers.test_clocks import SECOND, aligned, everybody_together, instants
+from tests.analyzers.test_skew import skew_of
 
 
 def test_too_few_ends_leave_what_they_bound() -> None:
@@ -212,3 +213,22 @@ def test_random_clusters_are_never_further_apart_than_said(seed: int) -> None:
             seen = [int(clocks.aligned(r, np.array([planted[r].local(true)]))[0]) for r in (one, other)]
             # Every clock's time, offset and alignment are rounded to a ns.
             assert abs(seen[0] - seen[1]) <= resolution + 4
+
+
+@pytest.mark.parametrize("off_ns", [0, 1_000_000, 5_000_000, -5_000_000])
+@pytest.mark.parametrize("late_ns", [0, 500_000, 3_000_000, 20_000_000])
+def test_who_is_late_by_less_than_utc_is_off_is_not_named(off_ns: int, late_ns: int) -> None:
+    """Two hosts, set by NTP, meet three times, which ties no clocks: each collective takes 2 ms after the
+    later one has come, and bounds where the clocks are to as much either way. Beyond, the wait tells."""
+    job = Job(ranks=2)
+    for at in (20_000_000, 60_000_000, 100_000_000):
+        job.collective("dp", {0: at, 1: at + late_ns}, 2_000_000)
+    found = skew_of(job.columns([Clock(), Clock(offset_ns=off_ns)], sequences=True))
+    assert found.stragglers == []
+    assert found.resolution_ns is not None
+    assert found.resolution_ns > 2_000_000
+    of_1 = next(c.offset_ns for c in found.clocks if c.rank == 1)
+    assert of_1 is not None
+    assert abs(of_1 - off_ns) <= found.resolution_ns, "the truth is within what is said"
+    assert (found.latest and found.latest.rank) == (1 if late_ns > 2_000_000 else None)
+    assert (found.distinguishable > 0) == (late_ns > 2_000_000)
