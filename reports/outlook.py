@@ -15,6 +15,7 @@ from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
 from perfdoc.results.names import shorten
 from perfdoc.results.ranking import AS_SLOW
 from perfdoc.results.ranks import computing_longer, longest_step_ns
+from perfdoc.results.waits import may_be_data
 
 _NAMED = 3
 """Changes that the outlook names."""
@@ -168,6 +169,7 @@ _AGAINST = {
     "exposed_comm": "Capture all ranks together: they tell waiting from transfer",
     "maybe all": "See on the timeline (-o DIR) who joins last; capture all ranks, if some are missing",
     "all captured": "See on the timeline (-o DIR) what could run beside the collectives, and who joins last",
+    "may be data": "Capture more steps (8, say): they tell a slow rank from uneven data",
     "on host": "See what Python does: `py-spy record --pid PID` while it trains, or capture with stacks",
 }
 """What to do or to capture next where no row of the list is about the largest loss."""
@@ -193,7 +195,9 @@ def _against_largest_loss(diagnosis: Diagnosis) -> str:
         size = None if diagnosis.job is None else diagnosis.job.world_size
         alone = size is None and len(diagnosis.ranks) == 1
         some = alone or (size or 0) > len(diagnosis.ranks)
-        loss = "exposed_comm" if some else "maybe all" if size is None else "all captured"
+        late = diagnosis.analyses.skew.latest
+        told = "may be data" if late is not None and may_be_data(late) else "all captured"
+        loss = "exposed_comm" if some else "maybe all" if size is None else told
     if loss == "idle.unexplained":
         return next((rule.remedy for rule in diagnosis.rules if rule.code == "PD901" and rule.remedy), "")
     return f"{_AGAINST[loss]}."

@@ -21,7 +21,7 @@ from perfdoc.rules.facts.culprit import LEADS_FRAC, cause_of, gain_of, leading, 
 from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, late_hosts, look_at_gpu, who
 from perfdoc.rules.facts.degrees import PP
 from perfdoc.rules.facts.expert_balance import balance, capacity_words
-from perfdoc.rules.facts.late_work import check_of, computing_part, longer_times, work_words
+from perfdoc.rules.facts.late_work import check_of, computing_part, late_words, longer_times, work_words
 from perfdoc.rules.facts.loading import paused_in
 from perfdoc.rules.facts.pauses import in_pauses, most_waited
 from perfdoc.simulator.replay.proposals import change_title
@@ -250,7 +250,7 @@ _MOST_OTHERS = 3
 _SEVERAL = {"compute": "compute longer than the others", "host": "are launched late by their host processes"}
 _CHECK = {
     "before": "Capture all ranks from one step on",
-    "data": "Compare its storage, its loader's workers and its share of the data",
+    "data": "Compare its storage, its loader's workers, its share of the data, and what it logs or saves",
     "gc": "Collect garbage on all ranks in the same step",
 }
 
@@ -305,7 +305,7 @@ def _blames(case: Case, named: Sequence[Straggler]) -> str:
     """`Rank 1 computes 1.15 times as long as its DP peers`; of several what the first one does."""
     first, *others = named
     names = " and ".join(s.name for s in named)
-    said = (_SEVERAL.get(first.cause) if others else None) or LATE_WORDS[first.cause]
+    said = (_SEVERAL.get(first.cause) if others else None) or late_words(case, first)
     ratio = longer_times(case, first.name) if first.cause == "compute" and not others else None
     if ratio is not None:
         said = f"computes {significant(ratio)} times as long as its peers"

@@ -10,6 +10,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.losses import largest_loss
+from perfdoc.results.waits import may_be_data
 from perfdoc.rules.engine.advise import Advice, advise, needing
 from perfdoc.rules.engine.gain import Gain, waiting_ns
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
@@ -49,7 +50,7 @@ steps taken off; median over steps."""
 MIN_PADDING_FRAC = 0.1
 """Of the tokens, on the rank with most: from here on padding is worth removing."""
 MOST_OF_ONE = 0.75
-"""Of what the busiest ranks of the steps have above the next: with more, one rank may be slow at times."""
+"""Of what the busiest ranks of the steps have above the mean: with more, one rank may be slow at times."""
 MIN_STEPS = 4
 """Common to all ranks: with fewer, chance and the batch cannot be separated."""
 
@@ -141,14 +142,15 @@ def _leads(case: Case, gain: Gain | None) -> bool:
     """Whether waiting is what the bar shows, most of it, and for nobody whom another rule names."""
     loss, lost = largest_loss([rank.ledger for rank in case.ranks])
     share = case.share_of_unit(gain.size_ms) if gain is not None else None
-    another = leading(case.what_if) or case.job.skew.latest is not None
+    late = case.job.skew.latest
+    another = leading(case.what_if) or (late is not None and not may_be_data(late))
     most = share is not None and share >= max(LEADS_FRAC, lost / 2)
     return most and loss.startswith("exposed_comm") and not another
 
 
 def _unevenness(case: Case) -> tuple[tuple[float, float] | None, str]:
-    """(What the busiest rank of a step has above the mean, by the mean; of what busiest ranks have above the
-    next, the part of one rank), and why it is not known."""
+    """(What the busiest rank of a step has above the mean, by the mean; of what busiest ranks have above
+    it, the part of one rank), and why it is not known."""
     if case.on_host:
         return None, "compute on CPUs varies for other reasons than the data"
     if len(case.ranks) < 2:
@@ -174,9 +176,8 @@ def _unevenness(case: Case) -> tuple[tuple[float, float] | None, str]:
         return None, "no rank computes in these steps"
     own = time - np.median(time, axis=1, keepdims=True)
     above = (own - own.mean(axis=0)).max(axis=0)
-    ordered = np.sort(time, axis=0)
-    next_to = np.bincount(time.argmax(axis=0), ordered[-1] - ordered[-2])
-    of_one = float(next_to.max() / next_to.sum()) if next_to.any() else 1.0
+    late = np.bincount(time.argmax(axis=0), time.max(axis=0) - time.mean(axis=0))
+    of_one = float(late.max() / late.sum()) if late.any() else 1.0
     return (float(np.median(above)) / mean, of_one), ""
 
 

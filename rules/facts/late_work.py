@@ -11,6 +11,7 @@ from perfdoc.analyzers.kernels.parts import NamedTime
 from perfdoc.profiling.gpus import gpu_model, peak_flops
 from perfdoc.results.figures import per_cent, significant
 from perfdoc.results.names import shorten
+from perfdoc.results.waits import LATE_WORDS, Straggler
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.culprit_words import look_at_gpu
 
@@ -148,3 +149,10 @@ def _usual(
         counts[name] = float(median(k.count for k in found)) if found else 0.0
         lengths[name] = median(k.total_ns / k.count for k in found) if found else mine.total_ns / mine.count
     return counts, lengths
+
+
+def late_words(case: Case, late: Straggler) -> str:
+    """What it does; of data it is likely where no range and no thread shows it, but the place alone."""
+    mine = [r for r, label in zip(case.ranks, case.job.labels, strict=False) if label == late.name]
+    placed = any(2 * (r.host.data.idle_position_ns or 0) > r.ledger.idle.data for r in mine)
+    return f"{'likely ' if late.cause == 'data' and placed else ''}{LATE_WORDS[late.cause]}"

@@ -19,6 +19,7 @@ from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis, Gain, Opportunity
 from perfdoc.results.ranking import OpportunityKind
 from perfdoc.results.rules import NOTHING_TO_SET
+from perfdoc.results.waits import LateRank
 from tests.reports import build, jobs
 from tests.reports.build_choices import ceiling, gain, with_choices
 from tests.reports.page import Page
@@ -79,6 +80,11 @@ def test_what_is_next_is_of_the_verdict_or_of_its_loss() -> None:
     assert lossy.job is not None
     alone = replace(lossy, job=replace(lossy.job, world_size=1))
     assert (next_thing(alone)[0], "Capture" in next_thing(alone)[1]) == (None, False)
+    # Whom these steps cannot tell from uneven data, more of them can.
+    late = LateRank(rank=0, name="rank 0", wait_frac=0.6, cause="compute", compute_is_sure=False)
+    skew = replace(alone.analyses.skew, latest=late)
+    unsure = replace(alone, analyses=replace(alone.analyses, skew=skew))
+    assert next_thing(unsure)[1].startswith("Capture more steps")
     blamed = replace(lossy.opportunities[0], blamed="loss")
     row_, words = next_thing(replace(lossy, opportunities=[blamed, *lossy.opportunities[1:]]))
     assert (row_ is not None and row_.rules[0].code, words) == ("PD501", "")

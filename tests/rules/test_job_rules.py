@@ -19,6 +19,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import judge, own_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from perfdoc.rules.facts.culprit_words import why_blamed
+from perfdoc.rules.facts.late_work import late_words
 from perfdoc.simulator.replay.proposals import change_title
 from tests.analyzers.memory_planted import MIB, a_step, one
 from tests.captures.nsys_sqlite import write_nsys_sqlite
@@ -236,6 +237,26 @@ def test_pd303_leaves_out_who_is_late_by_schedule_or_through_others(tmp_path: Pa
         assert ("unknown dimension" in found.reason) == (dimension == "unknown")
     through = having(1, cause="waiting")
     assert (through.state, "waited for other ranks itself" in through.reason) == ("passes", True)
+
+
+@pytest.mark.parametrize(("placed_ns", "likely"), [(600, True), (400, False), (None, False)])
+def test_pd303_says_likely_of_waits_for_data_that_only_their_place_shows(
+    placed_ns: int | None, likely: bool, tmp_path: Path
+) -> None:
+    """Of 1000 ns that the rank waits for data, ranges or threads show the others."""
+    case = planted(tmp_path, JobSpec(dp=4, micro_batches=2, late=Late(rank=2, extra_ns=1_000_000)))
+    (late, *_) = case.job.skew.stragglers
+    ranks = [
+        replace(
+            r,
+            ledger=replace(r.ledger, idle=replace(r.ledger.idle, data=1000)),
+            host=replace(r.host, data=replace(r.host.data, idle_position_ns=placed_ns)),
+        )
+        for r in case.ranks
+    ]
+    changed = replace(case, captures=[replace(case.captures[0], ranks=ranks)])
+    assert late_words(changed, replace(late, cause="data")).startswith("likely ") is likely
+    assert not late_words(changed, late).startswith("likely ")
 
 
 def test_pd303_with_too_few_comparable_collectives_abstains(tmp_path: Path) -> None:

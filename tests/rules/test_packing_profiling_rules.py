@@ -1,5 +1,6 @@
 """PD601, PD602, PD904 and PD905: packs, uneven batches, steps captured, no snapshot."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,18 +68,20 @@ def test_ranks_that_take_turns(tmp_path: Path) -> None:
     assert (unknown.state, unknown.advice, "Pack samples" in unknown.remedy) == ("fires", [], True)
 
 
-def batches(long_us: int, *, steps: int = 4, late: tuple[int, ...] = (0, 1, 0, 1)) -> list[TimelineBuilder]:
-    """Two ranks that compute 400 us in each step of 1 ms, and in each step one of them so much longer; both
+def batches(
+    long_us: int, *, steps: int = 4, late: Sequence[tuple[int, ...]], ranks: int = 2
+) -> list[TimelineBuilder]:
+    """Ranks that compute 400 us in each step of 1 ms, and in each step some of them so much longer; all
     reduce to the end of the step."""
     builders = []
-    for rank in range(2):
+    for rank in range(ranks):
         builder = TimelineBuilder()
         process = builder.process(pid=1000 + rank, rank=rank)
         thread, device = process.thread(), process.device()
         for i in range(steps):
             at = i * STEP_US * US
             end = at + STEP_US * US
-            busy = at + (400 + (long_us if late[i] == rank else 0)) * US
+            busy = at + (400 + (long_us if rank in late[i] else 0)) * US
             thread.range(f"perfdoc.step {i}", at, end)
             device.kernel(GEMM, at, busy, launch=(thread, at, at + 1))
             thread.range("all-grads-sync", at + 2, at + 9)
@@ -88,7 +91,8 @@ def batches(long_us: int, *, steps: int = 4, late: tuple[int, ...] = (0, 1, 0, 1
 
 
 def uneven(folder: Path, long_us: int, steps: int = 4, late: tuple[int, ...] = (0, 1, 0, 1)) -> Case:
-    return knowing(case_of(folder, *batches(long_us, steps=steps, late=late)), pp=1)
+    each = [(rank,) for rank in late]
+    return knowing(case_of(folder, *batches(long_us, steps=steps, late=each)), pp=1)
 
 
 PADDED: dict[str, Value] = {"sequence_packing_size": -1, "micro_batch_size": 4, "seq_length": 8192}
@@ -110,6 +114,26 @@ def test_what_even_batches_save_is_bounded_by_what_ranks_wait(tmp_path: Path) ->
     some = uneven(tmp_path / "some", 400)
     job = replace(some.job, facts=replace(some.job.facts, world_size=4), world_size=4)
     assert result("PD602", replace(some, job=job)).gain is None  # those at hand may be the long ones
+
+
+@pytest.mark.parametrize(
+    ("cause", "sure", "leads"), [("compute", False, True), ("compute", True, False), ("host", None, False)]
+)
+def test_uneven_batches_lead_unless_somebody_is_surely_late(
+    cause: LateCause, sure: bool | None, leads: bool, tmp_path: Path
+) -> None:
+    """Most waiting is for a rank of which these steps do not tell whether its data are longer."""
+    case = uneven(tmp_path, 400)
+    late = LateRank(rank=0, name="rank 0", wait_frac=0.57, cause=cause, compute_is_sure=sure)
+    job = replace(case.job, skew=replace(case.job.skew, latest=late))
+    assert bool(result("PD602", replace(case, job=job)).blames) == leads
+
+
+def test_ranks_that_are_long_together_take_turns(tmp_path: Path) -> None:
+    """Two of four are 400 us longer in each step, each in two of the four: nobody has more above the mean."""
+    pairs = [(0, 1), (2, 3), (0, 2), (1, 3)]
+    case = case_of(tmp_path, *batches(400, late=pairs, ranks=4))
+    assert result("PD602", knowing(case, pp=1)).blames
 
 
 def test_unevenness_is_not_guessed(tmp_path: Path, steps: Case) -> None:
