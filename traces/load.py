@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import os
 import re
@@ -73,9 +72,10 @@ def _behind(text: str) -> list[Path]:
             return [path]
     except OSError as error:
         raise TraceError(path, f"cannot be opened: {error.strerror}.", "Check the path.") from error
+    import glob  # Path.glob knows no absolute patterns
+
     if not glob.has_magic(text):
         raise TraceError(path, "does not exist.", "Check the path.")
-    # Path.glob knows no absolute patterns.
     matches = sorted(map(Path, glob.glob(text, recursive=True)), key=_natural)  # noqa: PTH207
     if not matches:
         raise TraceError(path, "matches no file.", "Check the pattern.")

@@ -23,7 +23,6 @@ from perfdoc.traces.foreign import document_of
 from perfdoc.traces.kineto import cutting, unpack
 from perfdoc.traces.kineto.cutting import EVENTS_KEY, UncutError, after_none, as_list, entries, repaired
 from perfdoc.traces.kineto.repair import repair
-from perfdoc.traces.kineto.salvage import salvaged
 from perfdoc.traces.kineto.unpack import NOT_A_TRACE, RECAPTURE, unpacked
 from perfdoc.traces.kineto.values import Number
 
@@ -119,6 +118,8 @@ def read_events(
     for _ in unpacked(path, max_bytes, whole=all_of_it):
         pass  # where the gzip file is damaged, that is why
     if not all_of_it:
+        from perfdoc.traces.kineto.salvage import salvaged
+
         made = reader()
         with closing(unpacked(path, max_bytes, whole=False)) as pieces:
             try:

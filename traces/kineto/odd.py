@@ -9,7 +9,6 @@ from perfdoc.traces.kineto.document import Event, decode_event, has_category
 from perfdoc.traces.kineto.merged import Places
 from perfdoc.traces.kineto.names import WHAT
 from perfdoc.traces.kineto.repair import repair
-from perfdoc.traces.kineto.salvage import requoted
 from perfdoc.traces.kineto.values import Args, integer, is_text, non_negative, text
 from perfdoc.traces.model import UNKNOWN
 
@@ -83,4 +82,6 @@ def _mended(content: bytes) -> Event:
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
+        from perfdoc.traces.kineto.salvage import requoted
+
         return decode_event(repair(requoted(content)))

@@ -68,8 +68,7 @@ def unpacked(path: Path, max_bytes: int, *, whole: bool = True) -> Generator[byt
                     raise TraceError(path, "begins with zeros, and is no JSON.", RECAPTURE)
                 text = piece if length else piece.removeprefix(_BOM)
                 commas += int(np.count_nonzero(np.frombuffer(piece, np.uint8) == ord(",")))
-                length += len(piece)
-                blank = blank and (not piece or piece.isspace())
+                length, blank = length + len(piece), blank and (not piece or piece.isspace())
                 if length > _FREE_UNPACKED_BYTES and commas * _LEAST_BYTES_A_COMMA > length:
                     what = "holds lists of next to nothing, and is no profiler trace."
                     raise TraceError(path, what, NOT_A_TRACE)
