@@ -8,6 +8,7 @@ and none may move a figure unseen. Lengths on the device's streams are in `trace
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -223,8 +224,12 @@ class Span:
     first_ns: int
     last_ns: int
     """Of the starts of all host rows."""
-    device_ends_ns: I64
-    """Ascending."""
+    device: tuple[Kernels, Copies]
+
+    @cached_property
+    def device_ends_ns(self) -> I64:
+        """Ascending; hardly any file asks for them."""
+        return np.sort(np.concatenate([t.end_ns for t in self.device]))
 
     @classmethod
     def of(
@@ -237,7 +242,7 @@ class Span:
         return cls(
             first_ns=min(int(s.min()) for s in starts if len(s)),
             last_ns=max(int(s.max()) for s in starts if len(s)),
-            device_ends_ns=np.sort(np.concatenate([t.end_ns for t in device])),
+            device=device,
         )
 
 
@@ -264,7 +269,7 @@ def host_rows(table: _Host, what: str, span: Span | None, damage: Damage) -> tup
     if span is not None and len(start) >= FEWEST_ROWS:
         beyond = span.last_ns + max(SPANS * (span.last_ns - span.first_ns), _LAST_HOST_NS)
         over = np.flatnonzero(keep & (end > beyond))
-        ends = span.device_ends_ns
+        ends = span.device_ends_ns if len(over) else over
         found = np.searchsorted(ends, end[over], "right") > np.searchsorted(ends, end[over] - _WAITED_NS)
         damage.add(what, "it lasts far longer than the capture", int(np.count_nonzero(~found)))
         keep[over[~found]] = False

@@ -174,13 +174,14 @@ def unique(values: NDArray[_T]) -> NDArray[_T]:
 
 def among(values: NDArray[Any], wanted: ArrayLike) -> Bool:
     """As np.isin: which of the values are wanted."""
-    ordered = np.sort(np.asarray(wanted))
+    ordered = np.asarray(wanted)
     if not len(ordered):
         return np.zeros(values.shape, bool)
     if len(ordered) == 1:
         return np.asarray(values == ordered[0])
     if len(values) > _MANY or len(ordered) > _MANY:
-        return np.isin(values, ordered)
+        return _marked(values, ordered)
+    ordered = np.sort(ordered)
     at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
     found: Bool = ordered[at] == values
     return found
@@ -206,6 +207,18 @@ def distinct(values: I64) -> tuple[I64, I64]:
     encoded = call_function("dictionary_encode", [array])
     keys = np.frombuffer(encoded.dictionary.buffers()[1], np.int64, len(encoded.dictionary)).copy()
     return keys, np.frombuffer(encoded.indices.buffers()[1], np.int32, len(values)).astype(np.int64)
+
+
+def _marked(values: NDArray[Any], wanted: NDArray[Any]) -> Bool:
+    """By a mark for each number from the least wanted one on; numpy's own marks take three times as long."""
+    low, high = wanted.min(), wanted.max()
+    if wanted.dtype != np.int64 or values.dtype != np.int64 or int(high) - int(low) > 8 * len(wanted) + _MANY:
+        return np.isin(values, wanted)
+    marks = np.zeros(int(high) - int(low) + 2, bool)
+    marks[wanted - low] = True
+    # What is less than all is far above them as an unsigned number; the last mark is of no number.
+    found: Bool = marks.take(np.minimum((values - low).view(np.uint64), len(marks) - 1).view(np.int64))
+    return found
 
 
 def at_percent(values: NDArray[Any], percent: ArrayLike) -> F64:

@@ -59,18 +59,19 @@ class _Program:
     def of(cls, activity: Activity, kinds: KernelKinds, order: I64, *, tokens: Bool) -> _Program:
         """order: when each activity of the device was launched. tokens: by communication, whether it is of
         experts."""
-        rows = np.flatnonzero(activity.is_compute & (activity.kernel >= 0))
-        rows = rows[np.argsort(order[rows], kind="stable")]
-        code = kinds.class_code[activity.kernel[rows]]
-        is_work = np.isin(code, (KernelClass.GEMM, KernelClass.ATTENTION))
-        work, attention = order[rows[is_work]], code[is_work] == KernelClass.ATTENTION
+        launched = np.empty(len(order), np.int64)  # who has each number
+        launched[order] = np.arange(len(order))
+        compute = np.flatnonzero((activity.is_compute & (activity.kernel >= 0)).take(launched))
+        code = kinds.class_code.take(activity.kernel.take(launched.take(compute)))
+        is_work = np.flatnonzero((code == KernelClass.GEMM) | (code == KernelClass.ATTENTION))
+        work, attention = compute[is_work], code[is_work] == KernelClass.ATTENTION
         begins = attention & ~np.concatenate(([False], attention[:-1]))
         return cls(
-            compute=order[rows],
+            compute=compute,
             work=work,
             is_attention=attention,
             layers=work[begins],
-            optimizer=order[rows[code == KernelClass.OPTIMIZER]],
+            optimizer=compute[code == KernelClass.OPTIMIZER],
             exchanges=np.sort(order[activity.comm_rows[tokens]]),
         )
 

@@ -232,6 +232,8 @@ def _outermost(trace: Trace, rows: I64, matched: Bool) -> tuple[I64, Bool]:
     for first, last in pairwise([*firsts, len(rows)]):
         of_thread = end_ns[first:last]
         outer[first + 1 : last] = of_thread[1:] > np.maximum.accumulate(of_thread)[:-1]
+    if outer.all():
+        return rows, matched
     heads = np.flatnonzero(outer)
     return rows[heads], np.logical_or.reduceat(matched, heads)
 

@@ -88,20 +88,23 @@ def find_gaps(activity: Activity, start_ns: int, end_ns: int) -> Gaps:
     following = np.searchsorted(activity.start_ns, gap_end, "left")
     exists = following < len(activity.start_ns)
     following = np.minimum(following, len(activity.start_ns) - 1)
-    launched = activity.launch_start_ns[following]
-    returned = np.maximum(launched, activity.launch_end_ns[following])
+    launched = activity.launch_start_ns.take(following)
+    returned = np.maximum(launched, activity.launch_end_ns.take(following))
     known = exists & (launched >= 0)
     host_end = np.where(known, np.clip(returned, gap_start, gap_end), gap_start)
     if activity.on_host:
         host_end = gap_end  # the host is the device: nothing is queued for it
     short = known & (gap_end - host_end <= LAUNCH_LATENCY_MAX_NS)
+    waited = short & (host_end == gap_start)
+    queued = np.flatnonzero(waited)
+    waited[queued] = _waited_for_other_stream(activity, following.take(queued))
     return Gaps(
         start_ns=gap_start,
         host_end_ns=host_end,
         end_ns=gap_end,
         following=following,
         short=short,
-        waited=short & (host_end == gap_start) & _waited_for_other_stream(activity, following),
+        waited=waited,
     )
 
 

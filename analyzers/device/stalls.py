@@ -197,8 +197,10 @@ def find_stalls(
     if activity.on_host or window.steps < 2 or not len(threads):
         return NO_STALLS
     rows = trace.calls_of(threads)
-    rows = rows[np.argsort(trace.api_calls.start_ns[rows], kind="stable")]
     start = trace.api_calls.start_ns[rows]
+    if (start[1:] < start[:-1]).any():
+        rows = rows[np.argsort(start, kind="stable")]
+        start = trace.api_calls.start_ns[rows]
     calls = union(start, trace.api_calls.end_ns[rows])
     places = _places(activity, steps, calls) if len(calls) else EMPTY
     if not len(places):

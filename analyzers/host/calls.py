@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import I64, index_within
+from perfdoc.analyzers.base.intervals import I64, Intervals, index_within, union
 from perfdoc.analyzers.base.rows import kept, said_by_names
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
@@ -105,6 +105,12 @@ class HostCalls:
         """The rows of a thread."""
         first, last = np.searchsorted(self.thread, (thread, thread + 1))
         return slice(int(first), int(last))
+
+    @cached_property
+    def covered(self) -> dict[int, Intervals]:
+        """By thread: when it was in any of its calls."""
+        rows = {thread: self.of_thread(thread) for thread in self.threads}
+        return {thread: union(self.start_ns[mine], self.end_ns[mine]) for thread, mine in rows.items()}
 
     def outermost(self, kind: CallKind) -> I64:
         """Rows of a kind that lie in no other call of the kind, nor in one of a kind before it."""

@@ -131,10 +131,7 @@ def by_thread(idle: HostIdle, calls: HostCalls) -> Iterator[ThreadIdle]:
         passed = rows[(before[rows] >= 0) & (before[rows] != thread)]
         if not len(passed):
             continue
-        mine = calls.of_thread(thread)
-        free = Intervals(idle.piece_start_ns[passed], idle.piece_end_ns[passed]) - union(
-            calls.start_ns[mine], calls.end_ns[mine]
-        )
+        free = Intervals(idle.piece_start_ns[passed], idle.piece_end_ns[passed]) - calls.covered[thread]
         at = np.searchsorted(idle.piece_start_ns[passed], free.start_ns, "right") - 1
         free_start.append(free.start_ns)
         free_end.append(free.end_ns)

@@ -158,7 +158,7 @@ def _pauses(calls: HostCalls, thread: int, idle: Intervals, begin_ns: int, most_
     start, kind = calls.start_ns[mine], calls.kind[mine]
     if not len(idle):
         return EMPTY
-    apart = union(start, calls.end_ns[mine]).gaps(begin_ns, int(idle.end_ns[-1]))
+    apart = calls.covered.get(thread, EMPTY).gaps(begin_ns, int(idle.end_ns[-1]))
     longest = most_ns or launching_max_ns(np.sort(start[kind == CallKind.LAUNCH]))
     some = apart.end_ns - apart.start_ns > longest
     return Intervals(apart.start_ns[some], apart.end_ns[some])
@@ -169,12 +169,12 @@ def _outside_calls(
 ) -> Iterator[tuple[int, int, Intervals]]:
     """Idle in no CUDA call, as HostSplit.python_ns counts it, by the thread that launched what ended the gap
     and the one that launched what ran before."""
-    inside: dict[int, Intervals] = {}
     blocked = EMPTY
     for thread in threads:
+        if not len(thread.handed):
+            continue
         mine = calls.of_thread(thread.thread)
         start, end, kind = calls.start_ns[mine], calls.end_ns[mine], calls.kind[mine]
-        inside[thread.thread] = union(start, end)
         blocking = np.isin(kind, BLOCKING)
         blocked = blocked | _inside(thread.handed, union(start[blocking], end[blocking]))
     thread_of, before_of = idle.thread[idle.piece_gap], idle.before_thread[idle.piece_gap]
@@ -185,7 +185,7 @@ def _outside_calls(
     for thread_at, before_at, i in sorted(pairs):
         rows = np.flatnonzero(pair == i)
         pieces = union(idle.piece_start_ns[rows], idle.piece_end_ns[rows])
-        yield thread_at, before_at, pieces - blocked - inside.get(thread_at, EMPTY)
+        yield thread_at, before_at, pieces - blocked - calls.covered.get(thread_at, EMPTY)
 
 
 def _both(times: Intervals, one: ThreadTimes, other: ThreadTimes) -> Intervals:

@@ -63,7 +63,7 @@ class Schedule:
 
 def schedule(graph: TaskGraph) -> Schedule:
     """Run the tasks: each starts at the latest of its release and, over its edges, source's end plus lag."""
-    edges, end = graph.edges, np.empty(len(graph.duration_ns), np.int64)
+    edges, end = graph.edges, np.zeros(len(graph.duration_ns), np.int64)
     columns = (graph.duration_ns, graph.release_ns, edges.first, edges.source, edges.lag_ns)
     _run(_schedule_tasks, columns, (end,), lambda: fill_ends(graph, end), lasting=(2, 3))
     return Schedule(graph=graph, end_ns=end)
@@ -145,7 +145,7 @@ _lists: list[tuple[weakref.ref[I64], list[int]]] = []
 def _listed(values: I64) -> list[int]:
     found = next((known for known in _lists if known[0]() is values), None)
     found = found or (weakref.ref(values), values.tolist())
-    if len(values) < 100_000:  # more would stay in memory
+    if len(values) < 500_000:  # more would stay in memory
         _lists[:] = [found, *(known for known in _lists if known is not found)][:2]
     return found[1]
 

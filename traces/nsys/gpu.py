@@ -166,4 +166,5 @@ def _volume(x: I64, y: I64, z: I64) -> I64:
 
 def _zero_is_none(node: I64) -> I64:
     """Graph node ids are never 0; some generations write 0 for a kernel launched by itself."""
-    return np.where(node == 0, UNKNOWN, node)
+    none = node == 0
+    return np.where(none, UNKNOWN, node) if none.any() else node

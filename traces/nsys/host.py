@@ -43,9 +43,10 @@ def read_api_calls(source: NsysSource, ids: Ids) -> ApiCalls:
     A call whose end is unknown is taken for an instant.
     """
     c = read_ints(source, API, API_COLUMNS)
+    endless = c["end"] == _NO_END
     return ApiCalls(
         start_ns=c["start"],
-        end_ns=np.where(c["end"] == _NO_END, c["start"], c["end"]),
+        end_ns=np.where(endless, c["start"], c["end"]) if endless.any() else c["end"],
         thread=ids.threads_of(c["globalTid"]),
         correlation=known_correlations(c["correlationId"]),
         name=ids.names_of(c["nameId"]),
