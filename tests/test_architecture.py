@@ -174,7 +174,7 @@ def test_files_stay_small() -> None:
 
 BUDGET = {
     # The layout of a job, each degree with what shows it; dimensions by what groups without names do.
-    "analyzers": 28_986,  # two levels of a rank's time, or slow in all; messages beside work; pauses
+    "analyzers": 28_990,  # two levels of a rank's time, or slow in all; messages beside work; pauses
     "knobs": 5_198,  # weights, one or a list; where a setting is written; versions that a file pins
     "profiling": 7_751,  # codes of exits; no end of a training; MFU only of certain tokens and heads
     "reports": 7_880,  # what a list says of its order and savings; all ranks first where they may wait

@@ -35,6 +35,9 @@ APART_FRAC = 0.5
 """Of the mean difference of slow steps from the others that the nearest two of them are apart."""
 LEAST_FREE = 3
 """Degrees of freedom that a few ranks' differences have at least: two that are alike by chance say little."""
+LASTING_FRAC = 0.01
+"""Of the variance between ranks that steps vary by at most where each rank keeps its time, as with uneven
+experts. Data that share 0.95 with the next step vary by 0.05 or more."""
 CLEAR, CLEAR_OF_RANKS, MOST_ALIKE = 2.0, 3.0, 0.9
 """Standard errors of a variance, or of what a step shares with the next one; of a variance of ranks' means;
 how much of what steps share is believed."""
@@ -174,9 +177,10 @@ def beyond_chance(takes: F64, m: int) -> Bool | None:
         works[works] = some
         return works
     logs = np.log(own)
-    of_means = _of_steps(logs) / logs.shape[1]
+    each, of_steps = logs.mean(axis=1), _of_steps(logs)
     is_so = _is_beyond(logs, m) or _is_far_above(logs, m)
-    is_so = is_so and _stands_out(logs.mean(axis=1), m, of_means)
+    if is_so and of_steps > LASTING_FRAC * float(each.var(ddof=1)):
+        is_so = _stands_out(each, m, of_steps / logs.shape[1])
     return np.ones(len(works), bool) if is_so else None
 
 
