@@ -238,7 +238,7 @@ def test_one_of_several_slow_ranks_hides_no_other() -> None:
 
 
 def test_ranks_that_all_differ_and_keep_their_time_are_no_drift() -> None:
-    """Uneven experts: the largest of four is 1.8 of its mean in five steps, whatever lies between the others."""
+    """Uneven experts: the largest of four has 1.8 of the mean in five steps, however the others differ."""
     found = []
     for seed in range(20):
         takes = np.array([1.0, 1.8, 0.7, 0.5])[:, None] * np.exp(RANDOM(seed).normal(0, 0.02, (4, 5))) * 1e8

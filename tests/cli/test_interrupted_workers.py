@@ -87,6 +87,7 @@ def tell(said):
 
 def main():
     said = Path(sys.argv[1])
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
     raise_stopped()
     known.append("all that is here")
     if sys.argv[2] == "another thread":
