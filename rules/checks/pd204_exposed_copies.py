@@ -90,12 +90,13 @@ def evaluate(case: Case) -> Verdict:
         r"(?i)checkpoint|save(?![a-z])", found := paused_in(case, key="exposed_memcpy")
     ):
         hand = f"{_SAVED.format(found)} {hand}"
-    if kinds[0].exposed_ns >= MOSTLY_FRAC * sum(c.exposed_ns for c in kinds) and kinds[0].kind == _BETWEEN[0]:
+    hidden = case.share(_hideable_ns) or 0.0
+    few = with_host and hidden < share / 2
+    one_way = kinds[0].exposed_ns >= MOSTLY_FRAC * sum(c.exposed_ns for c in kinds)
+    if one_way and kinds[0].kind == _BETWEEN[0] and not few:
         hand = f"{hand.removeprefix(_KEEP).replace(' the rest', '', 1)} {_KEEP}".rstrip()
     advice = _fewer_layers(case) if with_host else []
     whole = bool(why_start_up_counts(case))
-    hidden = case.share(_hideable_ns) or 0.0
-    few = with_host and hidden < share / 2
     return fires(
         level="information" if whole and share < NO_STEPS_MIN_FRAC else "problem",
         reason=f"{_fast(kinds[0])}{_FEW}" if few else "the device copies while no kernel runs",

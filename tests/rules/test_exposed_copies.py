@@ -98,6 +98,7 @@ def test_compute_hides_no_more_than_there_is_of_it(tmp_path: Path) -> None:
     assert ("fewer bytes" in found.reason, "less" in found.action) == (True, True)
     half = result("PD204", case_of(tmp_path, copying(500)))
     assert (gain_of(half).high_ms, "fewer bytes" in half.reason) == (pytest.approx(0.5), False)
+    assert found.remedy.startswith("Keep data on the device")  # overlap is the lesser part
 
 
 def test_communication_is_no_copy(tmp_path: Path) -> None:
