@@ -169,7 +169,7 @@ _AGAINST = {
     "exposed_comm": "Capture all ranks together: they tell waiting from transfer",
     "maybe all": "See on the timeline (-o DIR) who joins last; capture all ranks, if some are missing",
     "all captured": "See on the timeline (-o DIR) what could run beside the collectives, and who joins last",
-    "may be data": "Capture more steps (8, say): they tell a slow rank from uneven data",
+    "may be data": "Capture more steps (twice as many): they tell a slow rank from uneven data",
     "on host": "See what Python does: `py-spy record --pid PID` while it trains, or capture with stacks",
 }
 """What to do or to capture next where no row of the list is about the largest loss."""

@@ -35,9 +35,11 @@ APART_FRAC = 0.5
 """Of the mean difference of slow steps from the others that the nearest two of them are apart."""
 LEAST_FREE = 3
 """Degrees of freedom that a few ranks' differences have at least: two that are alike by chance say little."""
-LASTING_FRAC = 0.01
-"""Of the variance between ranks that steps vary by at most where each rank keeps its time, as with uneven
-experts. Data that share 0.95 with the next step vary by 0.05 or more."""
+LASTING = 100.0
+"""Variance of a mean of steps that each share 0.98 with the next one, over that of steps that share nothing:
+(1 + 0.98) / (1 - 0.98). What lies further off than such data do drifts no more, it lasts."""
+SURE_OF_STEPS = 30
+"""Degrees of freedom of what steps scatter by, of all ranks."""
 CLEAR, CLEAR_OF_RANKS, MOST_ALIKE = 2.0, 3.0, 0.9
 """Standard errors of a variance, or of what a step shares with the next one; of a variance of ranks' means;
 how much of what steps share is believed."""
@@ -177,10 +179,9 @@ def beyond_chance(takes: F64, m: int) -> Bool | None:
         works[works] = some
         return works
     logs = np.log(own)
-    each, of_steps = logs.mean(axis=1), _of_steps(logs)
+    of_means = _of_steps(logs) / logs.shape[1]
     is_so = _is_beyond(logs, m) or _is_far_above(logs, m)
-    if is_so and of_steps > LASTING_FRAC * float(each.var(ddof=1)):
-        is_so = _stands_out(each, m, of_steps / logs.shape[1])
+    is_so = is_so and _stands_out(logs.mean(axis=1), m, of_means)
     return np.ones(len(works), bool) if is_so else None
 
 
@@ -207,9 +208,9 @@ def _is_far_above(logs: F64, m: int) -> bool:
 
 def _stands_out(each: F64, m: int, by_steps: float) -> bool:
     """Whether a rank's figure is further above those below it than they differ: data that stay long for a
-    while on one rank make ranks differ by more than steps do. Grubbs' test, from the outermost inwards as
-    Rosner does it: one of several slow ranks hides no other. by_steps: their variance as steps explain it; if
-    those below differ by no more, that is enough."""
+    while on one rank make ranks differ by more than steps do, up to `LASTING`. Grubbs' test, from the
+    outermost inwards as Rosner does it: one of several slow ranks hides no other. by_steps: their variance as
+    steps explain it; if those below differ by no more, that is enough."""
     order = np.argsort(each, kind="stable")
     first = order.tolist().index(m)
     for i in range(first, max(len(each) // 2, 2) - 1, -1):
@@ -217,8 +218,9 @@ def _stands_out(each: F64, m: int, by_steps: float) -> bool:
         apart = float(below.var(ddof=1))
         if i == first and apart <= (1 + CLEAR_OF_RANKS * sqrt(2 / (i - 1))) * by_steps:
             return True
-        limit = student_t(max(i - 1, LEAST_FREE), 1 - CHANCE / (i + 1)) * sqrt(1 + 1 / i)
-        if float(each[order[i]] - below.mean()) > limit * sqrt(max(apart, by_steps)):
+        sure, far = 1 - CHANCE / (i + 1), float(each[order[i]] - below.mean()) / sqrt(1 + 1 / i)
+        drifts = student_t(max(i - 1, LEAST_FREE), sure) * sqrt(max(apart, by_steps))
+        if far > min(drifts, student_t(SURE_OF_STEPS, sure) * sqrt(LASTING * by_steps)):
             return True
     return len(each) == 2
 

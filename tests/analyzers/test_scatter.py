@@ -237,12 +237,23 @@ def test_one_of_several_slow_ranks_hides_no_other() -> None:
     assert found.count([0, 1, 2, 3]) >= 18
 
 
-def test_ranks_that_all_differ_and_keep_their_time_are_no_drift() -> None:
-    """Uneven experts: the largest of four has 1.8 of the mean in five steps, however the others differ."""
+@pytest.mark.parametrize(
+    ("times", "slow", "steps", "scatter"),
+    [
+        ([1, 1.8, 0.7, 0.5], 1, 5, 0.02),  # uneven experts
+        ([1, 1.01, 1.02, 1.1], 3, 8, 0.003),
+        ([1, 1.04, 1.08, 1.4], 3, 8, 0.003),
+        ([1, 1.1, 1.5], 2, 8, 0.003),
+        ([0.8, 1, 1, 1, 1, 1, 1, 1.2], 7, 8, 0.003),  # one fast, one slow
+    ],
+)
+def test_ranks_that_all_differ_and_keep_their_time_are_no_drift(
+    times: list[float], slow: int, steps: int, scatter: float
+) -> None:
     found = []
     for seed in range(20):
-        takes = np.array([1.0, 1.8, 0.7, 0.5])[:, None] * np.exp(RANDOM(seed).normal(0, 0.02, (4, 5))) * 1e8
-        found.append(1 in named(takes))
+        draw = RANDOM(seed).normal(0, scatter, (len(times), steps))
+        found.append(slow in named(np.array(times)[:, None] * np.exp(draw) * 1e8))
     assert sum(found) >= 18
 
 
