@@ -43,7 +43,7 @@ _MAGIC = (
     ),
     (rb"-{5,}[ -]*\n", "is a table of figures, and no trace.", _TORCH),
     (rb"[^\n]{0,200}NCCL (?:INFO|WARN) ", "is a log of NCCL, and no trace.", _TORCH),
-    (rb"\s*\[\s*\[", "is a list of lists, as PyTorch's memory timeline, and no trace.", _TORCH),
+    (rb"\s*\[\s*\[", "is a list of lists, as PyTorch writes a memory timeline, and no trace.", _TORCH),
     (rb'(?:"?[\w %()/-]+"?,){2,}"?[\w %()/-]+"?\r?\n', "is a table of figures.", _SQLITE),
 )
 _SUFFIXES = {

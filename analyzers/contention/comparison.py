@@ -68,7 +68,7 @@ def compare(
     duration = np.clip(duration_ns, 0, LONGEST_NS)
     # Two sets a kernel, each sorted: by one number of both, where it fits.
     if kernels < _PACKED:
-        packed = np.sort((2 * kernel + second) << 40 | duration)
+        packed = np.sort((2 * kernel.astype(np.int64, copy=False) + second) << 40 | duration)
         ends, ordered = packed.searchsorted(np.arange(1, 2 * kernels) << 40), packed & LONGEST_NS
     else:
         order = np.lexsort((duration, second, kernel))

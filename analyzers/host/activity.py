@@ -80,7 +80,7 @@ def _queued(activity: Activity, start: int, end: int) -> tuple[I64, I64, int, in
 
 
 def _at_depths(joined: I64, left: I64, start: int, end: int) -> I64:
-    """How long so many waited, by how many. Both ascend, and no more have left than joined at any time."""
+    """How long so many waited, by how many. Both ascend; each leaves later than it joined."""
     found = [np.array([int(joined[0] if len(joined) else end) - start])]
     for these, others, sign in ((joined, left, 1), (left, joined, -1)):
         passed = np.searchsorted(others, these, "right")

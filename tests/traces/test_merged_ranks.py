@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.traces.kineto.merged import Places
 from perfdoc.traces.kineto.read import read_kineto
 
 
@@ -113,3 +115,26 @@ def test_ids_that_ranks_share_do_not_tear_a_gpu_apart(tmp_path: Path) -> None:
     of = {(d.process, d.ordinal): int((trace.kernels.device == i).sum()) for i, d in enumerate(trace.devices)}
     assert (of[100, 0], of[101, 1]) == (30, 50)
     assert sum(of.values()) == 81
+
+
+@pytest.mark.parametrize(("ranks", "odd"), [(1, [3]), (1, range(0, 300, 2)), (2, [3])])
+def test_another_pid_makes_no_other_gpu(ranks: int, odd: Sequence[int], tmp_path: Path) -> None:
+    """Rows of one process are of its GPU whatever pid they have, and one row of hundreds is damage."""
+    events = [event for rank in range(ranks) for event in of_rank(rank, launches=300)]
+    kernels = [event for event in events if event["cat"] == "kernel"]
+    for i in odd:
+        kernels[i]["pid"] = 9
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    trace = read_kineto(path)
+    assert [(d.process, d.ordinal) for d in trace.devices] == [(100 + r, r) for r in range(ranks)]
+
+
+def test_thousands_of_names_that_end_alike_are_processes_each(tmp_path: Path) -> None:
+    """The first of 4,000 that end in 7 is number 7, and their GPUs have their numbers back."""
+    places = Places()
+    found = [places.process(f"[{i}] 7") for i in range(4_000)]
+    assert (found[0], len(set(found))) == (7, 4_000)
+    gpus = np.array([places.of("gpu", i) for i in range(4_000)])
+    merged = places.resolved(gpus, np.array(found), found)
+    assert merged.ordinals(gpus).tolist() == list(range(4_000))

@@ -18,8 +18,10 @@ from perfdoc.traces.kineto.values import integer
 from perfdoc.traces.model import UNKNOWN
 from perfdoc.traces.table import I64
 
-_PLACES = 1 << 40
-"""Above all ordinals, as above all numbers of processes."""
+_PLACES = 1 << 62
+"""Above what a GPU or a process has for a number."""
+_FEW_FRAC = 0.01
+"""Of the rows of the fullest place: fewer are damage, and no GPU of their own."""
 _NUMBERED = re.compile(r"(.{1,200}?)(\d{1,10})\s*\Z", re.DOTALL)
 
 
@@ -36,9 +38,10 @@ class Merged:
         """The same with the GPUs' own numbers."""
         if not self.ordinal:
             return places
-        found = places.copy()
-        for place, number in self.ordinal.items():
-            found[places == place] = number
+        known = np.array(sorted(self.ordinal), np.int64)
+        numbers = np.array([self.ordinal[place] for place in known.tolist()], np.int64)
+        at = np.minimum(np.searchsorted(known, places), len(known) - 1)
+        found: I64 = np.where(known[at] == places, numbers[at], places)
         return found
 
 
@@ -48,6 +51,7 @@ class Places:
     def __init__(self) -> None:
         self._of: dict[tuple[int | str, int], int] = {}
         self._processes: dict[str, int] = {}
+        self._taken: set[int] = set()
 
     def of(self, pid: object, ordinal: int) -> int:
         """A number of its own for rows of a GPU whose pid is not its number."""
@@ -60,17 +64,22 @@ class Places:
         if (number := integer(pid)) != UNKNOWN or not isinstance(pid, str) or not (m := _NUMBERED.match(pid)):
             return number
         if pid not in self._processes:
-            taken = int(m[2]) in self._processes.values()
+            taken = int(m[2]) in self._taken
             self._processes[pid] = _PLACES + len(self._processes) if taken else int(m[2])
+            self._taken.add(self._processes[pid])
         return self._processes[pid]
 
     def resolved(self, gpus: I64, hosts: I64, processes: Sequence[int]) -> Merged:
         """gpus: places of kernels; hosts: processes of calls; both in the file's order. processes: all."""
         if not self._of and len(processes) <= 1:
             return Merged(ordinal={}, owner={})
-        owner = self._by_name(processes) or self._by_base(processes) or _by_order(gpus, hosts)
         numbers = {place: ordinal for (_, ordinal), place in self._of.items()}
-        used = dict.fromkeys(gpus[_begins(gpus)].tolist())
+        if len(processes) == 1:  # whose rows all are: other pids make no other GPU
+            return Merged(ordinal=numbers, owner={})
+        owner = self._by_name(processes) or self._by_base(processes) or _by_order(gpus, hosts)
+        places, count = np.unique(gpus, return_counts=True)
+        full = set(places[count >= _FEW_FRAC * count.max(initial=0)].tolist())
+        used = [place for place in dict.fromkeys(gpus[_begins(gpus)].tolist()) if place in full]
         of = [(owner.get(place), numbers.get(place, place)) for place in used]
         if len(set(of)) < len(of):  # two GPUs of nobody known, with one number
             numbers |= {place: i for i, place in enumerate(used)}
@@ -78,9 +87,9 @@ class Places:
 
     def _by_name(self, processes: Sequence[int]) -> dict[int, int]:
         """`[TP01] 1` is of the one process whose name begins so too."""
-        hosts: dict[str, list[int]] = {}
+        hosts, known = dict[str, list[int]](), set(processes)
         for name, number in self._processes.items():
-            if number in processes and (m := _NUMBERED.match(name)):
+            if number in known and (m := _NUMBERED.match(name)):
                 hosts.setdefault(m[1], []).append(number)
         named = [(m[1], place) for (pid, _), place in self._of.items() if (m := _NUMBERED.match(str(pid)))]
         return {place: hosts[name][0] for name, place in named if len(hosts.get(name, ())) == 1}
