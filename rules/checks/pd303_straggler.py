@@ -146,7 +146,7 @@ def evaluate(case: Case) -> Verdict:
 
 
 def _by_pauses(case: Case, late: LateRank) -> Verdict:
-    found, gain, where = case.job.skew, most_waited(case, {late.name}), paused_in(case)
+    found, gain, where = case.job.skew, most_waited(case, {late.name}, on_hosts=False), paused_in(case)
     at = f"at {found.distinguishable:,} of {found.compared:,} collectives"
     blames = f"The others wait for {late.name}, which {LATE_WORDS[late.cause]}, {at}"
     longest = brief(max(s.start_spread_ns for s in found.largest_spreads))

@@ -66,23 +66,27 @@ def _stages(case: Case) -> int:
     return known or (len(case.ranks) if sends else 1)
 
 
-def waited_for_ms(case: Case, late: Callable[[RankMeasurement], bool]) -> float | None:
+def waited_for_ms(
+    case: Case, late: Callable[[RankMeasurement], bool], *, on_hosts: bool = True
+) -> float | None:
     """What the ranks that wait for some late ones can save without these: of each its waiting, the least of
-    all. None where every rank is late."""
-    waits = waiting_ns(case)
+    all. None where every rank is late. on_hosts: see waiting_ns."""
+    waits = waiting_ns(case, on_hosts=on_hosts)
     units = ((r, r.window.steps if case.unit == "step" else 1) for r in case.ranks if not late(r))
     return min((waits[id(r)] / n / 1e6 for r, n in units), default=None)
 
 
-def waiting_ns(case: Case) -> Mapping[int, int]:
-    """By id of a rank's measurement what it may be waiting for other ranks in its window."""
+def waiting_ns(case: Case, *, on_hosts: bool = True) -> Mapping[int, int]:
+    """By id of a rank's measurement what it may be waiting for other ranks in its window. on_hosts: where its
+    host does nothing that is known, too, which may as well be its own pause."""
     if len(case.ranks) < 2:
         return {id(r): 0 for r in case.ranks}
     lacking, transfer = _with_missing(case), dict.fromkeys(case.job.labels, 0)
     for row in case.job.skew.waits:
         if row.dimension not in lacking and row.name in transfer:
             transfer[row.name] += row.transfer_ns
-    return {id(r): _of_rank(r, transfer[label]) for r, label in zip(case.ranks, case.job.labels, strict=True)}
+    pairs = zip(case.ranks, case.job.labels, strict=True)
+    return {id(r): _of_rank(r, transfer[label], on_hosts=on_hosts) for r, label in pairs}
 
 
 def _with_missing(case: Case) -> set[str]:
@@ -94,11 +98,11 @@ def _with_missing(case: Case) -> set[str]:
     return {DIMENSIONS[i] for i in found}
 
 
-def _of_rank(rank: RankMeasurement, transfer_ns: int) -> int:
+def _of_rank(rank: RankMeasurement, transfer_ns: int, *, on_hosts: bool) -> int:
     split = rank.host.idle_split
-    host_ns = (split.waiting_ns or 0) + (split.pausing_ns or 0)
+    host_ns = (split.waiting_ns or 0) + (split.pausing_ns or 0) + rank.ledger.idle.unexplained
     communicating_ns = sum(row.total_ns for row in rank.communication)
-    most = max(communicating_ns - transfer_ns, 0) + host_ns + rank.ledger.idle.unexplained
+    most = max(communicating_ns - transfer_ns, 0) + (host_ns if on_hosts else 0)
     return min(most, rank.ledger.total - rank.ledger.compute)
 
 

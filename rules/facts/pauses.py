@@ -18,7 +18,7 @@ def in_pauses(case: Case) -> LateRank | None:
     waits = sorted(w.wait_ns for w in found.waits if not waits_by_schedule(w.dimension, case.job.stages))
     if once or len(waits) < len(case.ranks) or found.distinguishable > _FEW_FRAC * found.compared:
         return None
-    gain = most_waited(case, {late.name})
+    gain = most_waited(case, {late.name}, on_hosts=False)
     lost = None if gain is None else case.share_of_unit(gain.size_ms)
     return late if (lost or 0.0) >= LEADS_FRAC else None
 
@@ -29,10 +29,11 @@ _FEW_FRAC = 0.35
 """Of the collectives: those at which a rank pauses."""
 
 
-def most_waited(case: Case, late: Collection[str]) -> Gain | None:
-    """No rank that waits for them saves more than all that it waits, in whatever dimension."""
+def most_waited(case: Case, late: Collection[str], *, on_hosts: bool = True) -> Gain | None:
+    """No rank that waits for them saves more than all that it waits, in whatever dimension. One that pauses
+    beside a late rank waits little for it, and keeps its own pause: on_hosts is False of pauses."""
     labels = {id(r): label for r, label in zip(case.ranks, case.job.labels, strict=False)}
-    most = waited_for_ms(case, lambda r: labels.get(id(r)) in late)
+    most = waited_for_ms(case, lambda r: labels.get(id(r)) in late, on_hosts=on_hosts)
     if most is None:
         return None
     return Gain(
