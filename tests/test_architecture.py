@@ -181,7 +181,7 @@ BUDGET = {
     "results": 3_957,  # what hosts allocate; savings in words; words that are compared; the what-if study
     "rules": 16_872,  # experts, slow steps; pauses; even batches; one process a GPU; what trains nothing
     "simulator": 13_708,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
-    "src": 22_682,  # workers that are copies; an end that takes nothing apart; GEMMs in FP32; unnamed ranks
+    "src": 22_693,  # copied workers, all ended; an end that takes nothing apart; GEMMs in FP32; unnamed ranks
     "traces": 10_301,  # plain events, few arguments of most; managed memory; whose rows merged ranks are
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }

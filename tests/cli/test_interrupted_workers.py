@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,78 @@ def test_a_signal_while_a_worker_sends_its_result_ends_the_program(
     assert (done.stdout, done.stderr, done.returncode) == (end, "", 0)
 
 
+KILLED = """
+import os, signal, sys, time
+from functools import partial
+from pathlib import Path
+from perfdoc.diagnose.workers import Processes, Task, WorkerLostError
+
+def await_(*files):
+    while not all(file.exists() for file in files):
+        time.sleep(0.001)
+
+def stay(place):
+    (place / "new").write_text(str(os.getpid()))
+    (place / "new").rename(place / "stays")
+    time.sleep(600)
+
+def send(place):
+    (place / "waits").touch()
+    await_(place / "killed")
+    return bytes(60_000_000)
+
+def kill(place):
+    os.kill(int((place / "stays").read_text()), signal.SIGKILL)
+    (place / "killed").touch()
+
+def main():
+    place = Path(sys.argv[1])
+    begun = partial(await_, place / "stays", place / "waits")
+    # The first is done here, the two workers have the next two; of the others, which wait, here takes one.
+    works = [begun, partial(stay, place), partial(send, place), *[partial(kill, place)] * 9]
+    try:
+        list(Processes(3).run([Task(files=[], work=work) for work in works]))
+    except WorkerLostError:
+        print("lost")
+"""
+
+
+def test_the_others_end_where_one_worker_is_killed(tmp_path: Path) -> None:
+    """One that sends would wait for ever for the pool's thread, if that failed on what was done here."""
+    (tmp_path / "program.py").write_text(KILLED)
+    line = [sys.executable, "-c", "import program; program.main()", str(tmp_path)]
+    place = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=20, env=place)
+    assert (done.stdout, done.stderr, done.returncode) == ("lost\n", "", 0)
+
+
+AT_FORK = """
+import os, signal, sys
+from functools import partial
+from perfdoc.diagnose.workers import Processes, Task
+from perfdoc.run.stop import Stopped, raise_stopped
+
+parent, number = os.getpid(), int(sys.argv[1])
+signal.signal(number, signal.SIG_DFL)  # ignored under nohup
+raise_stopped()
+os.register_at_fork(**{sys.argv[2]: partial(os.kill, parent, number)})
+try:
+    list(Processes(2).run([Task(files=[], work=os.getpid)] * 2))
+except Stopped as stop:
+    print("stopped", int(stop.number))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc for threads")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("moment", ["before", "after_in_parent"])
+def test_a_signal_in_the_moment_of_a_fork_stops_the_command(number: signal.Signals, moment: str) -> None:
+    """Python drops what is raised in the hooks of a fork."""
+    line = [sys.executable, "-c", AT_FORK, str(int(number)), moment]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=20)
+    assert (done.stdout, done.stderr, done.returncode) == (f"stopped {int(number)}\n", "", 0)
+
+
 COPIES = """
 import os, signal, sys, threading, time
 from functools import partial
@@ -81,7 +154,10 @@ def wait(said):
         time.sleep(0.01)
 
 def tell(said):
-    ends = [signal.getsignal(n) is signal.SIG_DFL for n in (signal.SIGTERM, signal.SIGHUP)]
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    ends = [
+        signal.getsignal(n) is signal.SIG_DFL and n not in blocked for n in (signal.SIGTERM, signal.SIGHUP)
+    ]
     said.with_suffix(".new").write_text(f"{known} {ends}")
     said.with_suffix(".new").rename(said)
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,7 @@ T = TypeVar("T")
 _T_co = TypeVar("_T_co", covariant=True)
 _LOST = "a worker process died, perhaps out of memory. Try fewer: --jobs 1."
 _LOOK_S = 0.5
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class WorkerLostError(RuntimeError):
@@ -64,7 +65,7 @@ class Here:
 @dataclass(frozen=True)
 class Processes:
     """So many processes of this machine, this one among them, each with one file at a time. Another one costs
-    what it imports, 0.2 to 0.6 s, where it cannot be a copy of this one."""
+    what it imports, 0.2 s, where it cannot be a copy of this one."""
 
     workers: int
 
@@ -79,16 +80,16 @@ class Processes:
         with ProcessPoolExecutor(max(self.workers - 1, 1), context, initializer=begin) as pool:
             try:
                 with _starting_workers():
-                    futures = [pool.submit(task.work) for task in tasks[1:]]
+                    futures = _submitted(tasks[1:], pool)
                 futures[:0] = map(_done_here, tasks[:1])
                 for number in range(len(tasks)):
                     while not futures[number].done() and (other := _not_begun(futures, number)) is not None:
                         futures[other] = _done_here(tasks[other])
                     yield _wait_for(futures[number], pool)
-            except BrokenProcessPool as error:
-                raise WorkerLostError(_LOST) from error
-            except BaseException:
+            except BaseException as error:
                 _end_workers(pool)
+                if isinstance(error, BrokenProcessPool):
+                    raise WorkerLostError(_LOST) from error
                 raise
 
 
@@ -106,8 +107,8 @@ def _may_fork() -> bool:
 def _starting_workers() -> Iterator[None]:
     """Workers are born with interrupts blocked, which are the parent's to answer, and do not run the caller's
     script again: one that calls `perfdoc.analyze` outside of `if __name__ == "__main__"` would begin again in
-    each of them."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    each of them. What ends the parent waits too: Python drops what is raised in the hooks of a fork."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDS})
     script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
         yield
@@ -125,9 +126,10 @@ def _begin_worker(garbage: tuple[int, int, int]) -> None:
     atexit.register(gc.freeze)
     reuse_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)  # a copy has the command's, which raises
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
     parent = parent_process()
     assert parent is not None
 
@@ -136,6 +138,22 @@ def _begin_worker(garbage: tuple[int, int, int]) -> None:
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def _submitted(tasks: Sequence[Task[T]], pool: ProcessPoolExecutor) -> list[Future[T]]:
+    """As futures that may be told that the pool is broken though they are cancelled, as what is done here is.
+    Python 3.11's own raise then, in the pool's thread, which ends no worker any more."""
+    from concurrent.futures import Future, InvalidStateError
+
+    class Result(Future[T]):
+        def set_exception(self, exception: BaseException | None) -> None:
+            with suppress(InvalidStateError):
+                super().set_exception(exception)
+
+    futures = [pool.submit(task.work) for task in tasks]
+    for future in futures:
+        future.__class__ = Result
+    return futures
 
 
 def _done_here(task: Task[T]) -> Future[T]:
@@ -171,14 +189,7 @@ def _wait_for(future: Future[T], pool: ProcessPoolExecutor) -> T:
 def _end_workers(pool: ProcessPoolExecutor) -> None:
     """At once. One may be in the middle of sending a result: without the end of the pipe here, the pool's
     thread would wait for the rest."""
-    from concurrent.futures import Future
-
     workers, results = list(pool._processes.values()), pool._result_queue
-    # What was done here is cancelled there; its thread would fail as it tells those that the pool is broken,
-    # and as it comes to one that is gone.
-    for item in list(pool._pending_work_items.values()):
-        if item.future.cancelled():
-            item.future = Future()
     pool.shutdown(wait=False, cancel_futures=True)
     for worker in workers:
         worker.terminate()
