@@ -174,12 +174,12 @@ def test_files_stay_small() -> None:
 
 BUDGET = {
     # The layout of a job, each degree with what shows it; dimensions by what groups without names do.
-    "analyzers": 28_992,  # two levels of a rank's time, or slow in all; messages beside work; pauses
+    "analyzers": 29_004,  # two levels of a rank's time, or slow in all; messages beside work; pauses
     "knobs": 5_198,  # weights, one or a list; where a setting is written; versions that a file pins
     "profiling": 7_751,  # codes of exits; no end of a training; MFU only of certain tokens and heads
     "reports": 7_880,  # what a list says of its order and savings; all ranks first where they may wait
     "results": 3_957,  # what hosts allocate; savings in words; words that are compared; the what-if study
-    "rules": 16_872,  # experts, slow steps; pauses; even batches; one process a GPU; what trains nothing
+    "rules": 16_876,  # experts, slow steps; pauses; even batches; one process a GPU; what trains nothing
     "simulator": 13_708,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
     "src": 22_693,  # copied workers, all ended; an end that takes nothing apart; GEMMs in FP32; unnamed ranks
     "traces": 10_301,  # plain events, few arguments of most; managed memory; whose rows merged ranks are

@@ -54,6 +54,7 @@ Mark = Literal[
     "tensorflow",
     "trains",
     "backward",
+    "forward",
     "network",
     "steps",
     "compiled",
@@ -62,6 +63,7 @@ Mark = Literal[
     "fused_optimizer",
     "convolves",
     "replicates",
+    "hidden",
 ]
 _LOOKED_AT = 100_000
 """Names: those that count operators come by the million."""
@@ -86,7 +88,11 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
         "tgi": ("text_generation_server",),
         "tensorrt": ("kernel_trt", "genericReformat::", "\nExecutionContext::enqueue", "nvinfer1::"),
         "tensorflow": ("tensorflow::", "Eigen::internal::EigenMetaKernel"),
-        "backward": ("bwd", "ackward", "bprop", "dgrad", "wgrad", "grad_", "_grad", "dam", "SGD", "Sgd"),
+        "backward": (
+            *("bwd", "ackward", "bprop", "dgrad", "wgrad", "grad_", "_grad", "GradInput"),
+            *("dam", "SGD", "Sgd", "GradGamma", "GradWeight", "_foreach_", "multi_tensor"),
+        ),
+        "forward": ("fwd", "_forward", "Forward", "layer_norm_kernel", "fprop", "\naten::"),
         "network": (
             *(
                 "gemm",
@@ -156,6 +162,8 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
     }
 )
 """What a line of the names holds, each after a line break; one is enough."""
+_TRAINING: frozenset[Mark] = frozenset({"trains", "backward", "megatron", "steps", "hidden"})
+"""Of what may train: without a kernel's name nothing tells that it does not."""
 _AMD = ("\nhipLaunch", "\nhipMemcpy", "\nhipExtModule", "\nhipModule", "\nCijk_", "rocblas", "miopen", "gfx9")
 _OTHER_GPUS = (
     r"MetaX|\bMTT\b|Iluvatar|Biren|Enflame|Ascend|Gaudi|Kunlun|\bMLU\d|"
@@ -208,13 +216,14 @@ class Program:
     def is_plain(self) -> bool:
         """Whether it is known to run on GPUs and no name is one of a framework or of a neural network: a
         benchmark of communication, a simulation, a sample."""
-        return bool(self.vendor) and not self.marks
+        return bool(self.vendor) and not self.marks - {"forward"}
 
     @cached_property
     def only_infers(self) -> bool:
-        """Whether nothing trains by what is known: an engine, no network, or PyTorch without a name of a
-        backward pass, an optimizer or a step."""
-        forward = "pytorch" in self.marks and not self.marks & {"trains", "backward", "megatron", "steps"}
+        """Whether nothing trains by what is known: an engine, no network, or PyTorch with names of a forward
+        pass or of operators, and without one of a backward pass, an optimizer or a step: beside GEMMs and
+        ReLU alone a backward pass has no name of its own."""
+        forward = {"pytorch", "forward"} <= self.marks and not self.marks & _TRAINING
         return self.serves or self.is_plain or forward
 
     @property
@@ -240,6 +249,9 @@ def program_of(trace: Trace) -> Program:
     marks: set[Mark] = {mark for mark, parts in _MARKS.items() if any(part in text for part in parts)}
     if any(map(_is_megatron, names)):
         marks.add("megatron")
+    shown, whole = trace.kernels, trace.graph_launches
+    if (whole.end_ns - whole.start_ns).sum() > (shown.end_ns - shown.start_ns).sum():
+        marks.add("hidden")  # most kernels are in graphs traced whole, so that no name of theirs is there
     return Program(
         vendor=_vendor(trace, text), marks=frozenset(marks), optimizers=frozenset(_OPTIMIZER.findall(text))
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.advise import Advice, advise, needing
+from perfdoc.rules.engine.assumptions import TRAINING, Assumes
 from perfdoc.rules.engine.gain import Gain, RankMeasurement, bounded, ceiling, predicted
 from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, Missing, Need, given, known, not_applicable
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes, skips
@@ -50,6 +51,7 @@ META = Meta(
         LINEAR_SHARE,
     ),
     advice=("lp_fp8_linear_speedup", "lp_amdahl", "lp_fp8_infra_claim", "lp_mxfp8_accuracy"),
+    assumes=(Assumes(of=TRAINING),),
 )
 
 MIN_LINEAR_FRAC = 1 / 3

@@ -50,7 +50,7 @@ def in_words_of(
         seen += ["DeepSpeed's file"] if "deepspeed" in program.marks else ["FSDP"] if sharded else []
         own = {"pytorch": [*_own_ways(configuration), *seen, "pytorch"], "vllm": ["vllm", "pytorch"]}
         predictions = [replace(p, change=_renamed(p, own.get(framework, []))) for p in predictions]
-    if terms := _VENDORS.get(program.vendor, ()):
+    if terms := (*_VENDORS.get(program.vendor, ()), *(_NO_PYTHON if program.is_plain else ())):
         predictions = [replace(p, change=_in_terms(p.change, terms)) for p in predictions]
     return replace(gains, analysis=replace(gains.analysis, predictions=predictions))
 
@@ -133,6 +133,8 @@ _PADDLE = (
 """The same for users of PaddlePaddle, whatever their GPUs."""
 
 
+_NO_PYTHON = ((": .item, blocking .to, synchronize", ""),)
+"""Of a program of no framework."""
 _HOLES = re.compile(r"(\()(?:, )+|(?:, )+(\))| \(\)|(?<=,)(?: ,)+")
 """Of a list in brackets from which something is left out."""
 

@@ -33,14 +33,19 @@ def words_of(said: Diagnosis) -> str:
     return " ".join([render_screen(said, report="x"), *(rule.remedy for rule in fired)])
 
 
-def waiting(kernel: str, folder: Path, other: str = "x") -> Diagnosis:
-    """Forty times a kernel of 300 us and a copy of 40 us that the host waits for; then it works 700 us."""
+def waiting(kernel: str, folder: Path, other: str = "x", *, whole: bool = False) -> Diagnosis:
+    """Forty times a kernel of 300 us and a copy of 40 us that the host waits for; then it works 700 us.
+    whole: the kernel is in a graph that is traced whole."""
     builder = TimelineBuilder()
     process = builder.process()
     thread, device = process.thread(), process.device()
     at = 1_000 * US
     for _ in range(40):
-        device.kernel(kernel, at + 10 * US, at + 310 * US, launch=(thread, at, at + 4 * US))
+        launch = (thread, at, at + 4 * US)
+        if whole:
+            device.graph_launch(7, at + 10 * US, at + 310 * US, launch=launch)
+        else:
+            device.kernel(kernel, at + 10 * US, at + 310 * US, launch=launch)
         device.kernel(other, at + 310 * US, at + 311 * US, launch=(thread, at + 5 * US, at + 6 * US))
         copied = (thread, at + 7 * US, at + 9 * US)
         device.copy("device_to_host", 1 << 20, at + 311 * US, at + 351 * US, launch=copied, pinned=True)
@@ -64,13 +69,27 @@ def test_what_trains_nothing_gets_no_advice_of_training(kernel: str, tmp_path: P
     assert "Launch the next work before waiting for this" in text
 
 
-def test_a_backward_pass_is_training(tmp_path: Path) -> None:
-    native = "void at::native::{}<float>(x)"
-    for other, trains in (("nll_loss_backward_reduce", True), ("softmax_warp_forward", False)):
-        folder = tmp_path / other
-        folder.mkdir()
-        text = words_of(waiting(GEMM, folder, native.format(other)))
-        assert ("losses" in text) is trains
+@pytest.mark.parametrize(
+    ("other", "trains"),
+    [
+        *(("nll_loss_backward_reduce", True), ("cuComputeGradInput", True), ("softmax_warp_forward", False)),
+        ("vectorized_elementwise_kernel", True),  # SGD by hand: a backward pass of GEMMs alone has no name
+    ],
+)
+def test_a_backward_pass_is_training(other: str, trains: bool, tmp_path: Path) -> None:
+    said = waiting(GEMM, tmp_path, f"void at::native::{other}<float>(x)")
+    assert ("losses" in words_of(said)) is trains
+    (fp8,) = (rule for rule in said.rules if rule.code == "PD401")
+    assert ("training" in fp8.reason) is not trains
+
+
+@pytest.mark.parametrize("other", ["copy_kernel", "void at::native::softmax_warp_forward<float>(x)"])
+def test_of_graphs_traced_whole_no_name_tells_that_nothing_trains(other: str, tmp_path: Path) -> None:
+    assert "losses" in words_of(waiting("", tmp_path, other, whole=True))
+
+
+def test_a_program_of_no_framework_is_told_of_no_tensors(tmp_path: Path) -> None:
+    assert ".item" not in render_screen(waiting("jacobi_kernel(float*, int)", tmp_path), report="x")
 
 
 def test_a_benchmark_of_communication_has_nothing_to_overlap(tmp_path: Path) -> None:
