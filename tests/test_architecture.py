@@ -179,7 +179,7 @@ BUDGET = {
     "profiling": 7_751,  # codes of exits; no end of a training; MFU only of certain tokens and heads
     "reports": 7_880,  # what a list says of its order and savings; all ranks first where they may wait
     "results": 3_957,  # what hosts allocate; savings in words; words that are compared; the what-if study
-    "rules": 16_876,  # experts, slow steps; pauses; even batches; one process a GPU; what trains nothing
+    "rules": 16_936,  # who varies; what GPUs send in order; pauses; one process a GPU; what trains nothing
     "simulator": 13_708,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
     "src": 22_693,  # copied workers, all ended; an end that takes nothing apart; GEMMs in FP32; unnamed ranks
     "traces": 10_301,  # plain events, few arguments of most; managed memory; whose rows merged ranks are

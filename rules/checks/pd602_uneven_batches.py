@@ -2,11 +2,13 @@
 with the longest batch. Packed into sequences of one length, nearly every token counts and all batches take
 the same time."""
 
+import math
 from functools import partial
 
 import numpy as np
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.layout.degrees import SHOWN
 from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.losses import largest_loss
@@ -16,7 +18,7 @@ from perfdoc.rules.engine.gain import Gain, waiting_ns
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.culprit import LEADS_FRAC, cause_of, gain_of, leading
-from perfdoc.rules.facts.culprit_words import cure, does
+from perfdoc.rules.facts.culprit_words import cure, does, look_at_gpu
 from perfdoc.rules.facts.memory_need import micro_batch_of, pp_of
 
 _SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
@@ -51,6 +53,8 @@ MIN_PADDING_FRAC = 0.1
 """Of the tokens, on the rank with most: from here on padding is worth removing."""
 MOST_OF_ONE = 0.75
 """Of what the busiest ranks of the steps have above the mean: with more, one rank may be slow at times."""
+EACH_FRAC = 1 / 3
+"""Of what the longest has above the mean, what all have if they vary as the median: less is no batch."""
 MIN_STEPS = 4
 """Common to all ranks: with fewer, chance and the batch cannot be separated."""
 
@@ -61,7 +65,7 @@ def evaluate(case: Case) -> Verdict:
     micro-batches."""
     size, batch = case.number(_SIZE), micro_batch_of(case)
     (found, _), padded = _unevenness(case), _padding_frac(case) or 0.0
-    uneven, of_one = found or (0.0, 1.0)
+    uneven, of_one, of_each = found or (0.0, 1.0, 0.0)
     evidence = []
     cause = cause_of(case.what_if, "uneven_data")
     if cause is not None:
@@ -89,17 +93,20 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(("tokens that are padding", per_cent(padded)))
     told = partial(fires, evidence=evidence, advice=_advice(case, size))
     if uneven >= MIN_FRAC:
-        gain = _evened_out(case)
+        gain, steady = _evened_out(case), of_each < EACH_FRAC * uneven
+        told = partial(told, gain=gain, time=("waits",), verify=_VERIFY, false_alarm=_FALSE_ALARM)
+        if steady and not padded:
+            return told(
+                advice=[],
+                action="Find why ranks compute longer in some steps",
+                reason="ranks compute longer in some steps, and most of them keep their time in the others",
+                remedy=f"Compare their batches there, and clocks. {look_at_gpu(case.program.vendor)}.",
+            )
         return told(
             action="" if padded or _advice(case, size) else _EVEN_OUT,
-            gain=gain,
-            time=("waits",),
-            blames=_TURNS if of_one <= MOST_OF_ONE and _leads(case, gain) else "",
+            blames=_TURNS if of_one <= MOST_OF_ONE and not steady and _leads(case, gain) else "",
             reason="ranks take turns in computing longer than the others, as with batches of unequal length",
             remedy=_remedy(size),
-            verify="Run again: compute per step is alike on all ranks, and waits for late ranks shrink.",
-            false_alarm="Steps that differ for another reason on one rank at a time, such as logging or "
-            "clocks.",
         )
     if padded >= MIN_PADDING_FRAC:
         return told(
@@ -127,8 +134,13 @@ def _padding_frac(case: Case) -> float | None:
 
 def _evened_out(case: Case) -> Gain | None:
     """What even batches save at most: all ranks together then compute as long, so that each rank's saving is
-    its waiting and what it computes less, which over all ranks is nothing."""
-    if not case.ranks or (case.job.world_size or case.job.facts.world_size or 0) > len(case.ranks):
+    its waiting and what it computes less, which over all ranks is nothing. None where ranks may be
+    missing: that those at hand end together does not count the others."""
+    facts, groups = case.job.facts, case.job.matches.groups
+    world = max(case.job.world_size or 0, facts.world_size or 0)
+    whole = bool(groups) and all(group.size == len(group.members) for group in groups)
+    told = world > 0 and facts.sources.get("world_size") not in (SHOWN, "derived")
+    if not case.ranks or not (told or whole) or world > len(case.ranks):
         return None
     waits = waiting_ns(case)
     units = [max(r.window.steps, 1) if case.unit == "step" else 1 for r in case.ranks]
@@ -148,9 +160,9 @@ def _leads(case: Case, gain: Gain | None) -> bool:
     return most and loss.startswith("exposed_comm") and not another
 
 
-def _unevenness(case: Case) -> tuple[tuple[float, float] | None, str]:
+def _unevenness(case: Case) -> tuple[tuple[float, float, float] | None, str]:
     """(What the busiest rank of a step has above the mean, by the mean; of what busiest ranks have above
-    it, the part of one rank), and why it is not known."""
+    it, the part of one rank; as the first, if all scattered as the median rank), and why it is not known."""
     if case.on_host:
         return None, "compute on CPUs varies for other reasons than the data"
     if len(case.ranks) < 2:
@@ -178,7 +190,11 @@ def _unevenness(case: Case) -> tuple[tuple[float, float] | None, str]:
     above = (own - own.mean(axis=0)).max(axis=0)
     late = np.bincount(time.argmax(axis=0), time.max(axis=0) - time.mean(axis=0))
     of_one = float(late.max() / late.sum()) if late.any() else 1.0
-    return (float(np.median(above)) / mean, of_one), ""
+    # Of normal times half are in 1.349 deviations; the longest of n is sqrt(2 ln n) above their mean at most.
+    in_order, last = np.sort(time, axis=1), len(common) - 1
+    half = np.sort(in_order[:, 3 * last // 4] - in_order[:, -(-last // 4)])[(len(time) - 1) // 2]
+    of_each = float(half) / 1.349 * math.sqrt(2 * math.log(len(time))) / mean
+    return (float(np.median(above)) / mean, of_one, of_each), ""
 
 
 def _has_experts(case: Case) -> bool:
@@ -188,6 +204,8 @@ def _has_experts(case: Case) -> bool:
     return any(k.kernel_class is KernelClass.MOE_ROUTING for r in case.ranks for k in r.kernel_times)
 
 
+_VERIFY = "Run again: compute per step is alike on all ranks, and waits for late ranks shrink."
+_FALSE_ALARM = "Steps longer for another reason on one rank at a time: logging, clocks that throttle in turn."
 _EVEN_OUT = "Give all ranks of a step batches of one length"
 
 

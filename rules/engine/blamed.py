@@ -12,7 +12,9 @@ from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
 from perfdoc.results.ranking import Blamed, Opportunity
 from perfdoc.results.replay import WITHOUT_STRAGGLER
 from perfdoc.results.rules import NOTHING_TO_SET, RuleResult
+from perfdoc.results.waits import waits_by_schedule
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.exposed import exposed_ns, transfer_ns
 from perfdoc.simulator.replay.proposals import CHANGES
 
 TIME_OF: Mapping[str, str] = MappingProxyType({key: c.time for key, c in CHANGES.items() if c.time})
@@ -64,6 +66,9 @@ def _blamed(
         for at in sized
         if _is_about(rows[at], loss, times) and (rows[at].gain_frac or 0.0) >= PART_FRAC * lost
     ]
+    if about and _is_waiting(case, loss):
+        late = (at for at in sized if "waits" in times.get("".join(rows[at].codes[:1]), ()))
+        about = [*(at for at in late if (rows[at].gain_frac or 0) > (rows[about[0]].gain_frac or 0)), *about]
     if lost >= WORTH_A_VERDICT_FRAC and about:
         return about[0], "loss"
     # A rank that nobody is sure of does not make computing shorter.
@@ -73,6 +78,15 @@ def _blamed(
     if best is not None and (rows[best].worth_frac or 0.0) > lost:
         return best, "compute"
     return (about[0], "loss") if about else (0, "")
+
+
+def _is_waiting(case: Case, loss: str) -> bool:
+    """Whether at least half of this exposed communication is for late ranks, which no overlap shortens."""
+    kind, _, dimension = loss.rpartition(".")
+    if kind != "exposed_comm" or waits_by_schedule(dimension, case.job.stages):
+        return False
+    exposed = case.share(exposed_ns(dimension)) or 0.0
+    return exposed > 0 and (case.share(transfer_ns(case, dimension)) or 0.0) * 2 <= exposed
 
 
 def _is_about(row: Opportunity, loss: str, times: Mapping[str, Sequence[str]]) -> bool:

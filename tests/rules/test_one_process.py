@@ -52,3 +52,39 @@ def test_what_is_sent_shows_it_too(tmp_path: Path) -> None:
     reducing = spread(sent=(ALL_REDUCE, ALL_REDUCE), named=False)
     assert result("PD211", case_of(tmp_path / "all", reducing)).state == "not_applicable"
     assert result("PD211", case_of(tmp_path / "one", spread(gpus=1))).state == "not_applicable"
+
+
+LAYERS = ((BROADCAST, 0, 50), (GEMM, 50, 350), (REDUCE, 350, 400), (BROADCAST, 400, 450), (GEMM, 450, 750),
+          (REDUCE, 750, 800))  # fmt: skip
+"""(kernel, from, to) of a step, us: what GPUs that share each layer send."""
+SHARDED = ((GEMM, 0, 500), (REDUCE, 500, 600), (BROADCAST, 800, 900))
+"""What ranks whose optimizers are sharded send."""
+GATHERED = ((BROADCAST, 0, 100), (GEMM, 100, 600), (REDUCE, 600, 700))
+
+
+@pytest.mark.parametrize(
+    ("does", "first_us", "fires"),
+    [(LAYERS, 150, False), (SHARDED, 150, False), (GATHERED, 0, False), (GATHERED, 74, False)]
+    + [(GATHERED, 76, True)],
+)
+def test_broadcasts_and_reduces_alone_are_no_data_parallel(
+    does: tuple[tuple[str, int, int], ...], first_us: int, fires: bool, tmp_path: Path
+) -> None:
+    """GPU 0 computes longer after all else: of 500 us 15 % are 75. Weights that are sent first and gradients
+    that come back last, to a GPU that does more, are likely DataParallel's; nothing says so."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, devices = process.thread(), [process.device(ordinal=i) for i in range(2)]
+    for step in range(4):
+        at = step * STEP_US * US
+        thread.range(f"perfdoc.step {step}", at, at + STEP_US * US)
+        launch = thread, at + 1, at + 2
+        for device in devices:
+            for name, start, end in does:
+                stream = 7 if name == GEMM else 20
+                device.kernel(name, at + start * US, at + end * US, stream=stream, launch=launch)
+        if first_us:
+            devices[0].kernel(GEMM, at + 801 * US, at + (801 + first_us) * US, launch=launch)
+    found = result("PD211", case_of(tmp_path, builder))
+    assert found.state == ("fires" if fires else "not_applicable")
+    assert not fires or "likely" in found.blames

@@ -20,7 +20,14 @@ from perfdoc.rules.engine.registry import Judged, judge
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from perfdoc.simulator.replay.proposals import CHANGES
 from tests.amount import tries
-from tests.rules.cases import case_of, predicting, step_with_gap, with_predictions
+from tests.rules.cases import (
+    case_of,
+    predicting,
+    step_with_communication,
+    step_with_gap,
+    with_predictions,
+)
+from tests.rules.test_communication_rules import waiting
 
 DENSE: dict[str, Value] = {"cuda_graph_impl": "none", "num_moe_experts": None, "recompute_granularity": None}
 OF_KERNELS = {
@@ -276,6 +283,20 @@ def test_what_changes_the_result_of_training_is_marked(case: Case) -> None:
     (row,) = judge(known, []).opportunities
     assert isinstance(row, Opportunity)
     assert (row.exact, row.gain_per) == (False, "step")
+
+
+@pytest.mark.parametrize(
+    ("wait_us", "bound_ms", "first"), [(210, 0.15, "PD303"), (190, 0.15, "PD101"), (210, 0.09, "PD101")]
+)
+def test_no_overlap_leads_where_most_communication_is_waiting(
+    wait_us: int, bound_ms: float, first: str, tmp_path: Path
+) -> None:
+    """Of two steps of 1 ms 200 us each are exposed; of these 400 us, 210 wait for a late rank, or 190. An
+    overlap saves 10 % at most; who is late 15 %, as information worth less than that, or 9."""
+    waits = waiting(case_of(tmp_path, step_with_communication(200)), wait_us)
+    late = rule("PD303", time="waits", level="information", gain=bound(bound_ms))
+    rows = judge(waits, [rule("PD101", time="exposed_comm.dp", gain=bound(0.1)), late]).opportunities
+    assert (rows[0].codes, rows[0].blamed) == ([first], "loss")
 
 
 def test_the_order_of_the_list_by_hand(case: Case) -> None:
