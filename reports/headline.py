@@ -43,9 +43,11 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
         notes = [f"mean of {plural(len(steps), 'step')}{'' if len(ranks) == 1 else ' over all ranks'}"]
         if len(ranks) > 1 and mean != round(fmean(steps)):
             notes = [f"mean of the longest rank, all ranks {duration(round(fmean(steps)))}"]
-        other = brief(longest_step_ns(ranks))
-        other = f"longest rank {other}" if other != brief(mean) else ""
-        other = f"median {brief(middle)}" if apart(middle, mean) else other
+        of_longest = brief(longest_step_ns(ranks))
+        others = [f"median {brief(middle)}"] if apart(middle, mean) else []
+        if of_longest != brief(mean) and (len(ranks) > 1 or not others):
+            others.append(f"longest rank {of_longest}")  # shares are of it
+        other = "; ".join(others)
         notes += [other] if other else []
         if duration(min(steps)) != duration(max(steps)):
             notes.append(f"{duration(min(steps))} to {duration(max(steps))}")

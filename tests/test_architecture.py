@@ -177,7 +177,7 @@ BUDGET = {
     "analyzers": 29_004,  # two levels of a rank's time, or slow in all; messages beside work; pauses
     "knobs": 5_198,  # weights, one or a list; where a setting is written; versions that a file pins
     "profiling": 7_751,  # codes of exits; no end of a training; MFU only of certain tokens and heads
-    "reports": 7_880,  # what a list says of its order and savings; all ranks first where they may wait
+    "reports": 7_882,  # what a list says of its order and savings; all ranks first where they may wait
     "results": 3_957,  # what hosts allocate; savings in words; words that are compared; the what-if study
     "rules": 16_936,  # who varies; what GPUs send in order; pauses; one process a GPU; what trains nothing
     "simulator": 13_708,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks

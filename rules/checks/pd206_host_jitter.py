@@ -65,7 +65,7 @@ def evaluate(case: Case) -> Verdict:
     evidence = [
         *([("longest less shortest host time of a step, median", per_cent(share))] if share <= 1 else []),
         ("spread of the host time", brief(spread_ns)),
-        ("spread within noise", brief(noise_ns)),
+        ("by chance alone, with no host slower than the others", brief(noise_ns)),
     ]
     if share < MIN_FRAC:
         return passes(evidence)

@@ -212,6 +212,7 @@ def test_hosts_that_pause_in_turn_lead_and_no_overlap_is_promised(tmp_path: Path
     assert rule.gain is not None
     assert rule.gain.high_ms is not None
     assert 5.0 <= rule.gain.high_ms <= 5.5
+    assert any("by chance" in evidence.label for evidence in rule.evidence)
     (overlap,) = [p for p in said.analyses.gains.predictions if p.key == "overlapped_dp"]
     assert "late ranks" in overlap.left_out
 
