@@ -45,7 +45,7 @@ def _is_shown(case: Case) -> bool:
 
 
 def _returns(rank: RankMeasurement, step: StepTimeline) -> bool:
-    """Whether most of its compute of the step is after all broadcasts and before all reduces."""
+    """Whether most of its compute of the step is after the last broadcast and before the first reduce."""
     calls, track = rank.calls, step.tracks["ledger"].segments
     inside = (calls.start_ns >= step.start_ns) & (calls.start_ns < step.end_ns)
     out, back = (inside & np.array([o == w for o in calls.operations])[calls.operation] for w in _IN_ORDER)
