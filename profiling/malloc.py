@@ -1,6 +1,7 @@
 """What glibc does with memory that is free: kept for the next large array, or given back."""
 
 import ctypes
+import os
 from functools import cache
 from typing import Any
 
@@ -9,6 +10,13 @@ _TRIM, _MAP, _ARENAS = -1, -3, -8
 _KEPT_BYTES = 256 << 20
 _MAPPED_BYTES = (64 << 20, 32 << 20)
 """The first that this glibc takes: up to about 2.35 it refuses more than half a heap."""
+
+
+def without_threads() -> None:
+    """Before numpy and pyarrow are imported: their libraries for matrices, which no analysis needs, and for
+    memory have threads; those of the first spin. Without, the process may be copied (diagnose/workers.py)."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
 
 def reuse_memory() -> None:

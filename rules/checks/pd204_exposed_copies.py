@@ -21,20 +21,19 @@ _SAVED = (
     "The longest lies in {}: save in the background (torch.distributed.checkpoint.async_save), or less often."
 )
 _HOST = (
-    f"{_KEEP}Copy the rest from pinned memory (pin_memory=True) with non_blocking=True, on a separate "
-    "stream, one batch or layer ahead of its use."
+    "from pinned memory (pin_memory=True) with non_blocking=True, on a separate stream, one batch or layer "
+    "ahead of its use."
 )
 _PINNED = (
-    f"{_KEEP}Copy the rest with non_blocking=True on a separate stream, one batch or layer ahead of its use: "
-    "host memory is pinned already, so that the link is what takes the time."
+    "with non_blocking=True on a separate stream, one batch or layer ahead of its use: host memory is pinned "
+    "already, so that the link is what takes the time."
 )
 _UNKNOWN_MEMORY = (
-    f"{_KEEP}Copy the rest with non_blocking=True, on a separate stream, one batch or layer ahead of its "
-    "use, from pinned memory (pin_memory=True) if it is not pinned already."
+    "with non_blocking=True, on a separate stream, one batch or layer ahead of its use, from pinned memory "
+    "(pin_memory=True) if it is not pinned already."
 )
 _BARE = (
-    "Keep data on the device that is copied back and forth. Copy the rest by cudaMemcpyAsync from pinned "
-    "memory (cudaMallocHost) on a stream of its own, a piece ahead of its use."
+    "by cudaMemcpyAsync from pinned memory (cudaMallocHost) on a stream of its own, a piece ahead of its use."
 )
 META = Meta(
     title="Exposed copies",
@@ -85,16 +84,13 @@ def evaluate(case: Case) -> Verdict:
     kinds = _over_ranks(case)
     evidence += [(f"{c.kind}, all ranks", _words(c)) for c in kinds[:_KINDS]]
     with_host = 2 * sum(c.exposed_ns for c in kinds if "host" in c.kind) >= sum(c.exposed_ns for c in kinds)
-    hand = f"{_from_host(kinds)}{_in_16_bits(case, kinds)}" if with_host else _DEVICE
+    hidden = case.share(_hideable_ns) or 0.0
+    few = with_host and hidden < share / 2
+    hand = _in_order(case, kinds, few) if with_host else _DEVICE
     if with_host and re.search(
         r"(?i)checkpoint|save(?![a-z])", found := paused_in(case, key="exposed_memcpy")
     ):
         hand = f"{_SAVED.format(found)} {hand}"
-    hidden = case.share(_hideable_ns) or 0.0
-    few = with_host and hidden < share / 2
-    one_way = kinds[0].exposed_ns >= MOSTLY_FRAC * sum(c.exposed_ns for c in kinds)
-    if one_way and kinds[0].kind == _BETWEEN[0] and not few:
-        hand = f"{hand.removeprefix(_KEEP).replace(' the rest', '', 1)} {_KEEP}".rstrip()
     advice = _fewer_layers(case) if with_host else []
     whole = bool(why_start_up_counts(case))
     return fires(
@@ -117,6 +113,15 @@ def evaluate(case: Case) -> Verdict:
 def _hideable_ns(rank: RankMeasurement) -> int:
     """Overlap hides a copy behind compute, of which there is only so much."""
     return min(rank.ledger.exposed_memcpy, rank.ledger.compute)
+
+
+def _in_order(case: Case, kinds: Sequence[CopyTime], few: bool) -> str:
+    """What only comes from the host is copied ahead first, unless fewer bytes save more."""
+    how = f"{_from_host(kinds)}{_in_16_bits(case, kinds)}"
+    one_way = kinds[0].exposed_ns >= MOSTLY_FRAC * sum(c.exposed_ns for c in kinds)
+    if one_way and kinds[0].kind == _BETWEEN[0] and not few:
+        return f"Copy {how} {_KEEP}".rstrip()
+    return f"{_KEEP}Copy the rest {how}"
 
 
 def _from_host(kinds: Sequence[CopyTime]) -> str:

@@ -2,12 +2,11 @@
 another socket than their GPU: they launch late at random, and collectives take longer on all other ranks."""
 
 from perfdoc.results.figures import brief, per_cent
-from perfdoc.results.losses import largest_loss
-from perfdoc.rules.engine.gain import Gain, ceiling, waiting_ns
+from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling, upper_bound, waiting_ns
 from perfdoc.rules.engine.needs import Missing, Need, given, over_ranks, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.rules.facts.culprit import LEADS_FRAC, leading
+from perfdoc.rules.facts.culprit import waiting_leads
 from perfdoc.rules.facts.graphs import MIN_GC_FRAC, graph_advice, launched_late_ns
 from perfdoc.rules.facts.hardware import binding
 
@@ -84,7 +83,11 @@ def evaluate(case: Case) -> Verdict:
             return passes(evidence, f"{_TURNS}, but ranks wait little for late ranks")
     costly = slow or wait is not None or (case.on_host and beyond / host_ns >= MIN_FRAC)
     gain = None if wait is None else ceiling(case, launched_late_ns, _WAITS, anywhere=True)
-    leads = wait is not None and spread_ns >= PAUSE_NS and _leads(case, gain)
+    leads = (
+        wait is not None
+        and spread_ns >= PAUSE_NS
+        and waiting_leads(case, gain, late=case.job.skew.latest is not None)
+    )
     gain = _without_pauses(case) if leads else gain
     return fires(
         action="Find why hosts pause in turn" if leads else "",
@@ -102,24 +105,21 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _without_pauses(case: Case) -> Gain:
+def _without_pauses(case: Case) -> Gain | None:
     """No rank pauses and none waits for one: in the mean what each of them idles so."""
-    waits, each = waiting_ns(case), []
-    for rank in case.ranks:
+    waits = waiting_ns(case)
+
+    def paused_ns(rank: RankMeasurement) -> int:
         idle = rank.ledger.idle
         most = waits[id(rank)] + idle.host + idle.data + idle.gc
-        each.append(min(most, rank.ledger.total - rank.ledger.compute) / (rank.window.steps or 1))
-    high_ms = sum(each) / len(each) / 1e6
-    said = "upper bound, not predicted: all waiting for late ranks, and all idle time before late launches"
-    return Gain(low_ms=0.0, mid_ms=None, high_ms=high_ms, method="ceiling", assumptions=[said])
+        return min(most, rank.ledger.total - rank.ledger.compute)
 
-
-def _leads(case: Case, gain: Gain | None) -> bool:
-    """Whether waiting is what the bar shows, most of it, and for nobody whom another rule names."""
-    loss, lost = largest_loss([rank.ledger for rank in case.ranks])
-    part = case.share_of_unit(gain.size_ms) if gain is not None else None
-    another = leading(case.what_if) or case.job.skew.latest is not None
-    return loss.startswith("exposed_comm") and (part or 0.0) >= max(LEADS_FRAC, lost / 2) and not another
+    ms = case.per_unit_ms(paused_ns)
+    return (
+        None
+        if ms is None
+        else upper_bound(ms, "all waiting for late ranks, and all idle time before late launches")
+    )
 
 
 def _idle_frac(case: Case, slow: str | None) -> float | None:

@@ -10,7 +10,7 @@ from perfdoc.rules.engine.gain import RankMeasurement, bounded, ceiling, predict
 from perfdoc.rules.engine.needs import GPUS, WINDOW, on_some_rank
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES
-from perfdoc.rules.facts.graphs import ALLOCATES, launching_ns
+from perfdoc.rules.facts.graphs import launching_ns
 from perfdoc.rules.facts.loading import waits_elsewhere
 
 _READ = "Keep values on the device: read losses and metrics (.item(), .cpu()) every so many steps."
@@ -70,7 +70,8 @@ def evaluate(case: Case) -> Verdict:
         return passes(evidence)
     groups = [g for r in case.ranks for g in r.host.sync_calls.groups if g.idle_caused_ns]
     if allocates([r.host for r in case.ranks], sum(r.ledger.idle.host for r in case.ranks))[0]:
-        return passes(evidence, ALLOCATES)
+        reason = "the host allocates or frees memory behind them: see PD201"
+        return passes(evidence, reason, is_elsewhere=True)
     if waits_elsewhere(case):
         return passes(
             evidence, "the host waits for something else behind them, which may take as long without"

@@ -11,7 +11,7 @@ from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.results.figures import brief, plural, significant
 from perfdoc.results.names import opening, shorten
 from perfdoc.results.step_times import Distribution, OutlierStep
-from perfdoc.rules.engine.gain import Gain
+from perfdoc.rules.engine.gain import upper_bound
 from perfdoc.rules.engine.needs import given, known
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.culprit import FIRES_FRAC, LEADS_FRAC
@@ -94,13 +94,8 @@ def evaluate(case: Case) -> Verdict:
         remedy=look if by_design else f"{look}; capture more steps to see whether it comes back.",
         gain=None
         if by_design
-        else Gain(
-            low_ms=0.0,
-            mid_ms=None,
-            high_ms=(mean_ns - usual.min_ns) / 1e6,  # the mean of the others may be below the median
-            method="ceiling",
-            assumptions=["upper bound, not predicted: every step as short as the shortest"],
-        ),
+        # The mean of the others may be below the median.
+        else upper_bound((mean_ns - usual.min_ns) / 1e6, "every step as short as the shortest"),
         verify="Capture as many steps again: none is far above the median.",
         false_alarm="A step that does more by design: it evaluates, saves or logs, every so many steps.",
     )
@@ -127,9 +122,7 @@ def _later(case: Case) -> tuple[str, float, float, float] | None:
 
 def _told_later(step: str, before_ns: float, after_ns: float, more: float, mean_ns: float) -> Verdict:
     said = f"from {shorten(step, 48)} on steps compute {significant(after_ns / before_ns)} times as long"
-    most = "upper bound, not predicted: all steps as short as the first ones"
-    ms = max(mean_ns - before_ns, 0.0) / 1e6
-    gain = Gain(low_ms=0.0, mid_ms=None, high_ms=ms, method="ceiling", assumptions=[most])
+    gain = upper_bound(max(mean_ns - before_ns, 0.0) / 1e6, "all steps as short as the first ones")
     other = abs(more - 1) > _OTHER_FRAC
     look = "Look at the GPU's clock, power and temperature from that step on, and at sequence lengths."
     return fires(

@@ -12,7 +12,7 @@ from perfdoc.results.figures import brief
 from perfdoc.results.losses import WORTH_A_VERDICT_FRAC
 from perfdoc.results.ranks import LEAVES
 from perfdoc.rules.engine.assumptions import TRAINING, Assumes
-from perfdoc.rules.engine.gain import Gain, RankMeasurement
+from perfdoc.rules.engine.gain import RankMeasurement, upper_bound
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, not_applicable
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 
@@ -83,13 +83,7 @@ def evaluate(case: Case) -> Verdict:
         remedy=f"torchrun --nproc-per-node {gpus} train.py with DistributedDataParallel(model, "
         f"device_ids=[local_rank]) and a DistributedSampler; 1/{gpus} of the batch for each. No weights are "
         "copied, no outputs gathered on the first GPU, and gradients are reduced during the backward pass.",
-        gain=Gain(
-            low_ms=0.0,
-            mid_ms=None,
-            high_ms=lost / 1e6,
-            method="ceiling",
-            assumptions=["upper bound, not predicted: all but compute, evenly on all GPUs"],
-        ),
+        gain=upper_bound(lost / 1e6, "all but compute, evenly on all GPUs"),
         blames=f"One process {likely}spreads each batch over {gpus} GPUs, as torch.nn.DataParallel does",
         verify="Run again: each GPU computes for as long, and most of the step.",
         false_alarm="A program that sends by hand what it reduces on one GPU.",

@@ -11,13 +11,12 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.layout.degrees import SHOWN
 from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.results.figures import brief, per_cent, significant
-from perfdoc.results.losses import largest_loss
 from perfdoc.results.waits import may_be_data
 from perfdoc.rules.engine.advise import Advice, advise, needing
-from perfdoc.rules.engine.gain import Gain, waiting_ns
+from perfdoc.rules.engine.gain import Gain, upper_bound, waiting_ns
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
-from perfdoc.rules.facts.culprit import LEADS_FRAC, cause_of, gain_of, leading
+from perfdoc.rules.facts.culprit import cause_of, gain_of, leading, waiting_leads
 from perfdoc.rules.facts.culprit_words import cure, does, look_at_gpu
 from perfdoc.rules.facts.memory_need import micro_batch_of, pp_of
 
@@ -93,7 +92,9 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(("tokens that are padding", per_cent(padded)))
     told = partial(fires, evidence=evidence, advice=_advice(case, size))
     if uneven >= MIN_FRAC:
-        gain, steady = _evened_out(case), of_each < EACH_FRAC * uneven
+        gain, steady, latest = _evened_out(case), of_each < EACH_FRAC * uneven, case.job.skew.latest
+        late = latest is not None and not may_be_data(latest)
+        leads = of_one <= MOST_OF_ONE and not steady and waiting_leads(case, gain, late=late)
         told = partial(told, gain=gain, time=("waits",), verify=_VERIFY, false_alarm=_FALSE_ALARM)
         if steady and not padded:
             return told(
@@ -104,7 +105,7 @@ def evaluate(case: Case) -> Verdict:
             )
         return told(
             action="" if padded or _advice(case, size) else _EVEN_OUT,
-            blames=_TURNS if of_one <= MOST_OF_ONE and not steady and _leads(case, gain) else "",
+            blames=_TURNS if leads else "",
             reason="ranks take turns in computing longer than the others, as with batches of unequal length",
             remedy=_remedy(size),
         )
@@ -140,24 +141,12 @@ def _evened_out(case: Case) -> Gain | None:
     world = max(case.job.world_size or 0, facts.world_size or 0)
     whole = bool(groups) and all(group.size == len(group.members) for group in groups)
     told = world > 0 and facts.sources.get("world_size") not in (SHOWN, "derived")
-    if not case.ranks or not (told or whole) or world > len(case.ranks):
+    if not (told or whole) or world > len(case.ranks):
         return None
     waits = waiting_ns(case)
-    units = [max(r.window.steps, 1) if case.unit == "step" else 1 for r in case.ranks]
-    each = [waits[id(r)] / n / 1e6 for r, n in zip(case.ranks, units, strict=True)]
-    said = "upper bound, not predicted: all waiting for late ranks; what is padding comes on top"
-    high_ms = sum(each) / len(each)
-    return Gain(low_ms=0.0, mid_ms=None, high_ms=high_ms, method="ceiling", assumptions=[said])
-
-
-def _leads(case: Case, gain: Gain | None) -> bool:
-    """Whether waiting is what the bar shows, most of it, and for nobody whom another rule names."""
-    loss, lost = largest_loss([rank.ledger for rank in case.ranks])
-    share = case.share_of_unit(gain.size_ms) if gain is not None else None
-    late = case.job.skew.latest
-    another = leading(case.what_if) or (late is not None and not may_be_data(late))
-    most = share is not None and share >= max(LEADS_FRAC, lost / 2)
-    return most and loss.startswith("exposed_comm") and not another
+    ms = case.per_unit_ms(lambda rank: waits[id(rank)])
+    said = "all waiting for late ranks; what is padding comes on top"
+    return None if ms is None else upper_bound(ms, said)
 
 
 def _unevenness(case: Case) -> tuple[tuple[float, float, float] | None, str]:

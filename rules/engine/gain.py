@@ -190,18 +190,16 @@ def ceiling(
     *,
     anywhere: bool = False,
 ) -> Gain | None:
-    """An upper bound: all of `of` on every rank, and what the others wait for it. Not a prediction, and
-    labelled so. anywhere: as in bounds.most_saved_ms."""
+    """An upper bound: all of `of` on every rank, and what the others wait for it. anywhere: as in
+    most_saved_ms."""
     most = most_saved_ms(case, of, anywhere=anywhere)
-    if most is None:
-        return None
-    return Gain(
-        low_ms=0.0,
-        mid_ms=None,
-        high_ms=most,
-        method="ceiling",
-        assumptions=[f"upper bound, not predicted: {what}"],
-    )
+    return None if most is None else upper_bound(most, what)
+
+
+def upper_bound(high_ms: float, what: str) -> Gain:
+    """What no cure exceeds. Not a prediction, and labelled so."""
+    said = f"upper bound, not predicted: {what}"
+    return Gain(low_ms=0.0, mid_ms=None, high_ms=high_ms, method="ceiling", assumptions=[said])
 
 
 def time_share(case: Case, label: str, of: Callable[[RankMeasurement], int]) -> tuple[float, list[Evidence]]:

@@ -6,9 +6,8 @@ from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import own_rules, verdict_of
-from perfdoc.rules.facts.exposed import WAITING
 from perfdoc.rules.facts.framework import may_have_megatrons_buckets
-from perfdoc.rules.facts.graphs import ALLOCATES, why_no_graphs
+from perfdoc.rules.facts.graphs import why_no_graphs
 from perfdoc.rules.facts.loading import loads_ahead
 from perfdoc.simulator.replay.proposals import CHANGES
 
@@ -49,8 +48,7 @@ def _not_judged(case: Case, key: str) -> str:
             if (code := rule.meta.code) not in case.unjudged:
                 verdict = verdict_of(rule, case)
                 skipped = f"{code} is skipped: {verdict.reason}" if verdict.state == "skipped" else ""
-                elsewhere = verdict.reason in (WAITING, ALLOCATES)
-                case.unjudged[code] = f"{code} passes: {verdict.reason}" if elsewhere else skipped
+                case.unjudged[code] = f"{code} passes: {verdict.reason}" if verdict.is_elsewhere else skipped
             return case.unjudged[code]
     return ""
 

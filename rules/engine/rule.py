@@ -89,6 +89,8 @@ class Verdict:
     """Who or what makes the step long, as `RuleResult.blames`: it then comes first."""
     cause: WhatIfCause | None = None
     """That which `blames` names, where the replay of all ranks' operations found it."""
+    is_elsewhere: bool = False
+    """If it passes: the time has another cause, so that no change to it is advised."""
     worst: WorstInstance | None = None
     """Its worst instance in the trace; None: the costliest instance of the time that it is about."""
 
@@ -98,9 +100,9 @@ fires = partial(Verdict, state="fires")
 informs = partial(Verdict, state="fires", level="information")
 
 
-def passes(evidence: Sequence[Evidence] = (), reason: str = "") -> Verdict:
+def passes(evidence: Sequence[Evidence] = (), reason: str = "", *, is_elsewhere: bool = False) -> Verdict:
     """Nothing to do. reason: where the evidence alone does not say why."""
-    return Verdict(state="passes", reason=reason, evidence=evidence)
+    return Verdict(state="passes", reason=reason, evidence=evidence, is_elsewhere=is_elsewhere)
 
 
 def skips(reason: str, evidence: Sequence[Evidence] = ()) -> Verdict:

@@ -8,7 +8,7 @@ from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac
 from perfdoc.records import dataclass
 from perfdoc.rules.engine.advise import Advice, advise, needing
-from perfdoc.rules.engine.gain import Gain
+from perfdoc.rules.engine.gain import Gain, upper_bound
 from perfdoc.rules.engine.needs import Missing, Need, applies, first_missing, given, not_applicable, skipped
 from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.degrees import PP, VPP, divisors
@@ -271,10 +271,4 @@ def _of_rows(case: Case, columns: tuple[str, ...], what: str) -> Gain | None:
     steps = sum(row.steps for row in rows)
     if case.job.pipeline.state != "measured" or not steps or case.unit != "step":
         return None
-    return Gain(
-        low_ms=0.0,
-        mid_ms=None,
-        high_ms=sum(getattr(row, column) for row in rows for column in columns) / steps / 1e6,
-        method="ceiling",
-        assumptions=[f"upper bound, not predicted: {what}"],
-    )
+    return upper_bound(sum(getattr(row, column) for row in rows for column in columns) / steps / 1e6, what)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from perfdoc.results.losses import largest_loss
 from perfdoc.results.replay import Gain
 from perfdoc.results.what_if import CauseKind, WhatIfAnalysis, WhatIfCause
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import upper_bound
 
 LEADS_FRAC = 0.05
 """Of the step: a cause that costs as much is named before all else."""
@@ -39,6 +41,15 @@ def leading(found: WhatIfAnalysis | None) -> list[WhatIfCause]:
     return named or [c for c in large if c.low_ns >= LEADS_FRAC * found.step_ns]
 
 
+def waiting_leads(case: Case, gain: Gain | None, *, late: bool) -> bool:
+    """Whether waiting is what the bar shows, most of it, and for nobody whom another rule names. late: such a
+    rank is known."""
+    loss, lost = largest_loss([rank.ledger for rank in case.ranks])
+    part = case.share_of_unit(gain.size_ms) if gain is not None else None
+    most = (part or 0.0) >= max(LEADS_FRAC, lost / 2)
+    return most and loss.startswith("exposed_comm") and not late and not leading(case.what_if)
+
+
 def waits_in(case: Case, cause: WhatIfCause | None) -> str:
     """In which communication the peers of late ranks are exposed longest, `TP all-reduce`; empty where none
     is."""
@@ -55,10 +66,8 @@ def gain_of(case: Case, cause: WhatIfCause) -> Gain:
     """What a step gains without it; of a long stage at least what spreading its excess over all stages
     does."""
     if cause.kind == "not_captured":
-        said = "upper bound, not predicted: all waiting for ranks that were not captured, transfer included"
-        return Gain(
-            low_ms=0.0, mid_ms=None, high_ms=cause.saved_ns / 1e6, method="ceiling", assumptions=[said]
-        )
+        said = "all waiting for ranks that were not captured, transfer included"
+        return upper_bound(cause.saved_ns / 1e6, said)
     low, mid, high = cause.low_ns, cause.saved_ns, cause.high_ns
     said = "replayed from the recorded operations of all ranks, launch delays left out"
     if cause.kind == "late_stage":

@@ -85,8 +85,6 @@ def reached_gbps(case: Case, dimension: str) -> float | None:
     return sum(gbps * ns for gbps, ns in known) / time * late
 
 
-WAITING = "the exposed time is waiting for late ranks, see PD303"
-"""Why a dimension's rule passes: no overlap shortens that."""
 MIN_FRAC = 0.05
 """Of the window, mean over ranks: less exposed communication is no finding."""
 
@@ -198,7 +196,8 @@ def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:
     if transfer < share:
         evidence.append(("waiting for late ranks", per_cent(share - transfer)))
     if transfer < MIN_FRAC:
-        return passes(evidence, WAITING), evidence
+        reason = "the exposed time is waiting for late ranks, see PD303"
+        return passes(evidence, reason, is_elsewhere=True), evidence
     return None, evidence
 
 

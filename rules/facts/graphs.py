@@ -167,8 +167,6 @@ def launched_late_ns(rank: RankMeasurement) -> int:
     return launching_ns(rank) + behind_ns + min(launching_ns(rank), ledger.exposed_comm.total)
 
 
-ALLOCATES = "the host allocates or frees memory behind them: see PD201"
-"""Why calls that wait are not what the device idles for."""
 MIN_HOST_FRAC = 0.05
 """Launch-bound: idle time of the window, mean over ranks; or the predicted gain of the step, other ranks'
 waits included."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from perfdoc.results.waits import LateRank, waits_by_schedule
-from perfdoc.rules.engine.gain import Gain, waited_for_ms
+from perfdoc.rules.engine.gain import Gain, upper_bound, waited_for_ms
 from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.culprit import LEADS_FRAC
 
@@ -15,8 +15,8 @@ def in_pauses(case: Case) -> LateRank | None:
     if late is None or late.cause not in ("host", "gc", "data", "copies") or late.wait_frac < _NEARLY_ALL:
         return None
     once = any(r.window.runs_once or r.window.steps == 1 for r in case.ranks)
-    waits = sorted(w.wait_ns for w in found.waits if not waits_by_schedule(w.dimension, case.job.stages))
-    if once or len(waits) < len(case.ranks) or found.distinguishable > _FEW_FRAC * found.compared:
+    told = sum(not waits_by_schedule(w.dimension, case.job.stages) for w in found.waits)
+    if once or told < len(case.ranks) or found.distinguishable > _FEW_FRAC * found.compared:
         return None
     gain = most_waited(case, {late.name}, on_hosts=False)
     lost = None if gain is None else case.share_of_unit(gain.size_ms)
@@ -34,12 +34,5 @@ def most_waited(case: Case, late: Collection[str], *, on_hosts: bool = True) -> 
     beside a late rank waits little for it, and keeps its own pause: on_hosts is False of pauses."""
     labels = {id(r): label for r, label in zip(case.ranks, case.job.labels, strict=False)}
     most = waited_for_ms(case, lambda r: labels.get(id(r)) in late, on_hosts=on_hosts)
-    if most is None:
-        return None
-    return Gain(
-        low_ms=0.0,
-        mid_ms=None,
-        high_ms=most,
-        method="ceiling",
-        assumptions=["upper bound, not predicted: all waiting of the rank that waits least, of the others"],
-    )
+    said = "all waiting of the rank that waits least, of the others"
+    return None if most is None else upper_bound(most, said)

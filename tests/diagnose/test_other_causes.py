@@ -9,7 +9,9 @@ import pytest
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.measuring import analysed
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.device import DeviceBuilder
 from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.process import ThreadBuilder
 from tests.captures.timeline import TimelineBuilder
 
 US = 1_000
@@ -87,6 +89,17 @@ def test_work_of_another_process_is_no_riddle(shared: bool, tmp_path: Path) -> N
     assert ("one process alone" in rule.remedy) == shared
 
 
+def six_steps() -> tuple[TimelineBuilder, ThreadBuilder, DeviceBuilder, list[int]]:
+    """Of 3 ms each, with when they begin."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    starts = [step * 3_000 * US for step in range(6)]
+    for step, at in enumerate(starts):
+        thread.range(f"step {step}", at, at + 3_000 * US - 1)
+    return builder, thread, device, starts
+
+
 @pytest.mark.parametrize(
     ("calls", "first_alone", "allocates", "advised"),
     [
@@ -101,12 +114,8 @@ def test_a_host_that_allocates_does_not_launch_too_slowly(
 ) -> None:
     """Steps of 3 ms: 1 ms of computing, then 2 ms in which the host frees and allocates, 900 us each; or in
     which it makes no call. Or it computes in all of a step, but for those 2 ms of the first."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
-    for step in range(6):
-        at = step * 3_000 * US
-        thread.range(f"step {step}", at, at + 3_000 * US - 1)
+    builder, thread, device, starts = six_steps()
+    for step, at in enumerate(starts):
         whole = first_alone and step > 0
         device.kernel(
             GEMM, at + 10 * US, at + (3_000 if whole else 1_000) * US, launch=(thread, at, at + 5 * US)
@@ -126,12 +135,8 @@ def test_a_host_that_allocates_does_not_launch_too_slowly(
 def test_a_wait_before_an_allocation_is_not_the_cause(tmp_path: Path) -> None:
     """Steps of 3 ms: the host waits until 1 ms of computing has ended, as PyTorch does before it gives memory
     back, then frees and allocates for 900 us each."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
-    for step in range(6):
-        at = step * 3_000 * US
-        thread.range(f"step {step}", at, at + 3_000 * US - 1)
+    builder, thread, device, starts = six_steps()
+    for at in starts:
         for part in range(2):
             launch = (thread, at + part * 5 * US, at + part * 5 * US + 4 * US)
             device.kernel(GEMM, at + (10 + part * 495) * US, at + (505 + part * 495) * US, launch=launch)

@@ -65,6 +65,14 @@ def test_batches_are_pinned_first(tmp_path: Path) -> None:
     assert back.startswith("Keep data on the device")
 
 
+def test_what_is_no_python_copies_by_cuda(tmp_path: Path) -> None:
+    """A TensorRT engine, in whichever order: copies that only come from the host, and those that go back."""
+    for kind in ("host_to_device", "device_to_host"):
+        remedy = result("PD204", case_of(tmp_path / kind, copying(200, kind, "gemm_kernel_trt"))).remedy
+        assert "cudaMemcpyAsync from pinned memory" in remedy
+        assert "pin_memory" not in remedy
+
+
 def test_fp32_is_twice_the_bytes(tmp_path: Path) -> None:
     """By the names of the GEMMs; copies to the host and BF16 GEMMs say nothing of that."""
     words = "16 bits halve their bytes"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,6 +12,7 @@ from perfdoc.cli.completion import rule_codes
 from perfdoc.cli.headings import RARE
 from perfdoc.cli.messages import EXIT_FOUND, Debug, in_one_line, say
 from perfdoc.cli.progress import bar
+from perfdoc.profiling.malloc import without_threads
 
 if TYPE_CHECKING:
     from perfdoc.cli.analysis import Amount
@@ -67,10 +67,7 @@ def analyze(
     debug: Debug = False,
 ) -> None:
     """Say where the time of a capture went, and write a report."""
-    # Before numpy and pyarrow are imported: their libraries for matrices, which nothing here needs, and for
-    # memory have threads; those of the first spin. Without, this process may be copied (diagnose/workers.py).
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+    without_threads()
     with bar("starting") as end_bar:
         from perfdoc.cli.analysis import Output, check_output, rule_codes_of, run
         from perfdoc.diagnose.asked import UserError

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from perfdoc.cli.messages import Debug, fail
+from perfdoc.profiling.malloc import without_threads
 
 
 def mcp(
@@ -19,7 +19,7 @@ def mcp(
     debug: Debug = False,
 ) -> None:
     """Serve an agent over the Model Context Protocol, on standard input and output."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    without_threads()
     if importlib.util.find_spec("mcp") is None:
         from perfdoc.profiling.installation import install_command
 

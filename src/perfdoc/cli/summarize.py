@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from perfdoc.cli.capture_options import CaptureOptions, with_options
 from perfdoc.cli.messages import Debug, in_one_line, say
+from perfdoc.profiling.malloc import without_threads
 
 
 @with_options
@@ -32,8 +32,7 @@ def summarize(
     debug: Debug = False,
 ) -> None:
     """Measure captures where they are, and write small files (.perfdoc) that analyze takes in their place."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # see analyze
-    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+    without_threads()
     from perfdoc.results.figures import plural
     from perfdoc.summaries.writing import summarize as write
     from perfdoc.traces import TraceError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ from perfdoc.cli.capture_options import Force, JobOptions, Jobs, with_options
 from perfdoc.cli.messages import EXIT_STOPPED, Debug, Format, Full, in_one_line, require_free, say
 from perfdoc.cli.progress import bar
 from perfdoc.cli.streams import columns, write_json
+from perfdoc.profiling.malloc import without_threads
 
 if TYPE_CHECKING:
     from perfdoc.tune.result import Tuning
@@ -98,7 +98,7 @@ def tune(
     Exit code 3: nothing can be predicted from these captures; 130: stopped while it measured, the same
     command goes on.
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    without_threads()
     from perfdoc.diagnose.asked import UserError
     from perfdoc.tune.run import fixed_of, only_of
 
