@@ -137,13 +137,12 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
     matches = match_collectives(calls, facts, whole=whole)
     if partial:  # collectives of which some are missing are counted wrong
         matches = no_matches(partial, REMEDY, matches.members)
-    degrees = find_degrees(
-        [RankUses(rank=r.device.rank, uses=() if partial else r.uses) for r in ranks],
-        facts,
-        world_size,
-        together=ranks_together(matches, calls),
-    )
-    facts = filled(facts, degrees)
+    uses = [RankUses(rank=r.device.rank, uses=() if partial else r.uses) for r in ranks]
+    together = ranks_together(matches, calls)
+    degrees = find_degrees(uses, facts, world_size, together=together)
+    # Ranks that end together may be some of the job's: no figure of all ranks may rest on how many do.
+    sure = {d.name: d for d in (degrees if together is None else find_degrees(uses, facts, world_size))}
+    facts = filled(facts, [sure[d.name] if d.name in ("world_size", "dp") else d for d in degrees])
     devices = [r.device for r in ranks]
     if matches.members:
         # Where no capture says its rank, the communicator of the whole job numbers them.

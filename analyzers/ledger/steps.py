@@ -107,6 +107,8 @@ class StepLedgers(Measured):
     """By every name of LEAVES, one figure for each step; those of a step sum to its duration."""
     kernels: I64 = field(default_factory=lambda: _EMPTY)
     """Compute kernels and whole graphs that begin in each step."""
+    blocks: I64 = field(default_factory=lambda: _EMPTY)
+    """Thread blocks of these launches: they follow the batch, not a clock. -1 where one is unknown."""
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
@@ -139,6 +141,7 @@ def step_ledgers(view: DeviceView) -> StepLedgers:
         **{f"idle.{cause}": ns for cause, ns in _idle(view, bounds).items()},
     }
     duration = np.diff(bounds)
+    first = np.searchsorted(view.activity.start_ns[view.activity.is_compute], bounds)
     assert (sum(leaf_ns.values()) == duration).all(), "a step's leaves sum to its duration"
     return StepLedgers(
         **MEASURED,
@@ -146,8 +149,17 @@ def step_ledgers(view: DeviceView) -> StepLedgers:
         start_ns=bounds[:-1],
         duration_ns=duration,
         leaf_ns=leaf_ns,
-        kernels=np.diff(np.searchsorted(view.activity.start_ns[view.activity.is_compute], bounds)),
+        kernels=np.diff(first),
+        blocks=_blocks(view, first),
     )
+
+
+def _blocks(view: DeviceView, first: I64) -> I64:
+    """Of what computes from one of these places to the next."""
+    row, known = view.activity.kernel[view.activity.is_compute], view.trace.kernels.grid_blocks
+    blocks = np.where(row >= 0, known[np.maximum(row, 0)], -1) if len(known) else np.full(len(row), -1)
+    added, unknown = (np.concatenate(([0], np.cumsum(n)))[first] for n in (blocks, blocks <= 0))
+    return np.where(np.diff(unknown) > 0, -1, np.diff(added))
 
 
 def _exposed(view: DeviceView, bounds: I64) -> I64:

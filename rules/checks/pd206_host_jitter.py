@@ -86,7 +86,9 @@ def evaluate(case: Case) -> Verdict:
     leads = (
         wait is not None
         and spread_ns >= PAUSE_NS
-        and waiting_leads(case, gain, late=case.job.skew.latest is not None)
+        and waiting_leads(
+            case, case.share_of_unit(gain.size_ms) if gain else None, late=case.job.skew.latest is not None
+        )
     )
     gain = _without_pauses(case) if leads else gain
     return fires(

@@ -1,12 +1,10 @@
 """A collective starts to transfer when its last rank joins: one slow rank slows all ranks."""
 
-import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 from perfdoc.analyzers.skew.stragglers import FEWEST
 from perfdoc.results.figures import brief, per_cent, significant
-from perfdoc.results.losses import largest_loss
 from perfdoc.results.names import opening
 from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.replay import WITHOUT_STRAGGLER, Prediction
@@ -17,11 +15,18 @@ from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import late_rank
 from perfdoc.rules.facts.capture import if_as_slow
-from perfdoc.rules.facts.culprit import LEADS_FRAC, cause_of, gain_of, leading, waits_in
+from perfdoc.rules.facts.culprit import AS_MUCH, cause_of, gain_of, is_as_much, leading, waits_in
 from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, late_hosts, look_at_gpu, who
 from perfdoc.rules.facts.degrees import PP
 from perfdoc.rules.facts.expert_balance import balance, capacity_words
-from perfdoc.rules.facts.late_work import check_of, computing_part, late_words, longer_times, work_words
+from perfdoc.rules.facts.late_work import (
+    as_spread,
+    check_of,
+    computing_part,
+    late_words,
+    longer_times,
+    work_words,
+)
 from perfdoc.rules.facts.loading import paused_in
 from perfdoc.rules.facts.pauses import in_pauses, most_waited
 from perfdoc.simulator.replay.proposals import change_title
@@ -127,6 +132,7 @@ def evaluate(case: Case) -> Verdict:
     computing = "" if may_be_data(worst) else computing_part(work_words(case, worst.name))
     part = {"compute": computing, "host": "host process"}.get(worst.cause, "")
     gain = most_waited(case, {s.name for s in named}) if prediction is None else prediction.gain
+    gain = as_spread(case, worst.name, work_words(case, worst.name) if computing else "", gain)
     return _told(
         action=check_of(part, worst.name) if part else "",
         blames=_blames(case, named) if _is_blamed(case, worst, gain) else "",
@@ -152,7 +158,7 @@ def _by_pauses(case: Case, late: LateRank) -> Verdict:
     longest = brief(max(s.start_spread_ns for s in found.largest_spreads))
     return _told(
         action=f"Find why {late.name} pauses",
-        blames=blames if _is_as_much(case, gain) else "",
+        blames=blames if is_as_much(case, gain) else "",
         reason=f"{late.name} comes up to {longest} late, {at}",
         evidence=[("of all waiting, for it", per_cent(late.wait_frac, 0)), ("the longest", longest)],
         remedy=(f"See what it does in {where}. " if where else "")
@@ -166,10 +172,7 @@ def _is_known_better(case: Case, cause: WhatIfCause) -> bool:
     sure = [s for s in case.job.skew.stragglers if not may_be_data(s)]
     found = [p for s in sure if (p := _prediction(case, s)) is not None]
     same = cause.kind != "uneven_experts"  # which that takes for the rank's own
-    return same and any((p.mid_ns or 0) >= _AS_MUCH * cause.saved_ns for p in found)
-
-
-_AS_MUCH = 0.5
+    return same and any((p.mid_ns or 0) >= AS_MUCH * cause.saved_ns for p in found)
 
 
 def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
@@ -181,6 +184,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         ("the step without it", step),
     ]
     how = _cure(case, cause)
+    gain = (cause.kind == "slow_rank" and as_spread(case, who(cause), how, gain)) or gain
     part = {"slow_rank": computing_part(how), "late_host": "host process", "slow_link": "link"}.get(
         cause.kind
     )
@@ -215,15 +219,7 @@ def _leads(case: Case, cause: WhatIfCause, gain: Gain) -> bool:
     own host most of the step, one that does so a little longer is not what the bar shows."""
     if cause not in leading(case.what_if):
         return False
-    return cause.kind != "late_host" or _is_as_much(case, gain)
-
-
-def _is_as_much(case: Case, gain: Gain | None, *, leads: bool = False) -> bool:
-    """Whether it costs about as much as the largest loss. leads: or is no trifle, where that is waiting."""
-    costs = None if gain is None else case.share_of_unit(gain.size_ms)
-    loss, lost = largest_loss([r.ledger for r in case.ranks])
-    least = LEADS_FRAC if leads and loss.startswith("exposed_comm") else math.inf
-    return costs is not None and costs >= min(least, _AS_MUCH * lost)
+    return cause.kind != "late_host" or is_as_much(case, gain)
 
 
 def _waits_or_does(case: Case, cause: WhatIfCause) -> str:
@@ -293,7 +289,7 @@ def _is_blamed(case: Case, straggler: Straggler, gain: Gain | None) -> bool:
     ratio = longer_times(case, straggler.name) if straggler.cause == "compute" else None
     if ratio is not None and ratio < LEAST_TIMES:
         return False
-    return _is_as_much(case, gain, leads=sure and ratio is not None)
+    return is_as_much(case, gain, leads=sure and ratio is not None)
 
 
 LEAST_TIMES = 1.03

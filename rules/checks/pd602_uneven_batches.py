@@ -3,9 +3,11 @@ with the longest batch. Packed into sequences of one length, nearly every token 
 the same time."""
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.layout.degrees import SHOWN
@@ -54,6 +56,8 @@ MOST_OF_ONE = 0.75
 """Of what the busiest ranks of the steps have above the mean: with more, one rank may be slow at times."""
 EACH_FRAC = 1 / 3
 """Of what the longest has above the mean, what all have if they vary as the median: less is no batch."""
+FOLLOWS = 0.8
+"""Correlation from which on launches of other sizes are what takes longer: batches, of any lengths."""
 MIN_STEPS = 4
 """Common to all ranks: with fewer, chance and the batch cannot be separated."""
 
@@ -64,7 +68,7 @@ def evaluate(case: Case) -> Verdict:
     micro-batches."""
     size, batch = case.number(_SIZE), micro_batch_of(case)
     (found, _), padded = _unevenness(case), _padding_frac(case) or 0.0
-    uneven, of_one, of_each = found or (0.0, 1.0, 0.0)
+    uneven, of_one, of_each, follows = found or (0.0, 1.0, 0.0, 0.0)
     evidence = []
     cause = cause_of(case.what_if, "uneven_data")
     if cause is not None:
@@ -92,9 +96,17 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(("tokens that are padding", per_cent(padded)))
     told = partial(fires, evidence=evidence, advice=_advice(case, size))
     if uneven >= MIN_FRAC:
-        gain, steady, latest = _evened_out(case), of_each < EACH_FRAC * uneven, case.job.skew.latest
+        gain, latest = _evened_out(case), case.job.skew.latest
+        larger = follows >= FOLLOWS
+        if larger:
+            evidence.append(
+                ("thread blocks of its launches go with it, correlation", significant(follows, 2))
+            )
+        steady = of_each < EACH_FRAC * uneven and not larger
         late = latest is not None and not may_be_data(latest)
-        leads = of_one <= MOST_OF_ONE and not steady and waiting_leads(case, gain, late=late)
+        leads = (
+            of_one <= MOST_OF_ONE and not steady and waiting_leads(case, _waits_frac(case, gain), late=late)
+        )
         told = partial(told, gain=gain, time=("waits",), verify=_VERIFY, false_alarm=_FALSE_ALARM)
         if steady and not padded:
             return told(
@@ -106,8 +118,9 @@ def evaluate(case: Case) -> Verdict:
         return told(
             action="" if padded or _advice(case, size) else _EVEN_OUT,
             blames=_TURNS if leads else "",
-            reason="ranks take turns in computing longer than the others, as with batches of unequal length",
-            remedy=_remedy(size),
+            reason="ranks take turns in computing longer than the others, "
+            + ("with larger batches" if larger else "as with batches of unequal length"),
+            remedy=_remedy(size) + (_NO_PRICE if gain is None else ""),
         )
     if padded >= MIN_PADDING_FRAC:
         return told(
@@ -149,9 +162,18 @@ def _evened_out(case: Case) -> Gain | None:
     return None if ms is None else upper_bound(ms, said)
 
 
-def _unevenness(case: Case) -> tuple[tuple[float, float, float] | None, str]:
+def _waits_frac(case: Case, gain: Gain | None) -> float | None:
+    """Of a step, what the ranks at hand wait; where ranks may be missing, for each other alone."""
+    if gain is not None:
+        return case.share_of_unit(gain.size_ms)
+    waits = sum(row.wait_ns for row in case.job.skew.waits if row.dimension != "pp")
+    return min(waits / max(sum(rank.ledger.total for rank in case.ranks), 1), 1.0)
+
+
+def _unevenness(case: Case) -> tuple[tuple[float, float, float, float] | None, str]:
     """(What the busiest rank of a step has above the mean, by the mean; of what busiest ranks have above
-    it, the part of one rank; as the first, if all scattered as the median rank), and why it is not known."""
+    it, the part of one rank; as the first, if all scattered as the median rank; how far the sizes of launches
+    explain it), and why it is not known."""
     if case.on_host:
         return None, "compute on CPUs varies for other reasons than the data"
     if len(case.ranks) < 2:
@@ -183,7 +205,23 @@ def _unevenness(case: Case) -> tuple[tuple[float, float, float] | None, str]:
     in_order, last = np.sort(time, axis=1), len(common) - 1
     half = np.sort(in_order[:, 3 * last // 4] - in_order[:, -(-last // 4)])[(len(time) - 1) // 2]
     of_each = float(half) / 1.349 * math.sqrt(2 * math.log(len(time))) / mean
-    return (float(np.median(above)) / mean, of_one, of_each), ""
+    return (float(np.median(above)) / mean, of_one, of_each, _follows(case, common, own / mean)), ""
+
+
+def _follows(case: Case, common: Sequence[str], own: NDArray[np.float64]) -> float:
+    """Correlation of what ranks compute above their own median in a step with the thread blocks that they
+    launch above it; 0 where these are unknown, or differ far less. A slow clock launches no more of them."""
+    steps = [
+        dict(zip(distinct_names(r.step_ledgers.names), r.step_ledgers.blocks.tolist(), strict=False))
+        for r in case.ranks
+    ]
+    blocks = np.array([[of.get(n, -1) for n in common] for of in steps], np.float64)
+    if (blocks <= 0).any():
+        return 0.0
+    above = (blocks - np.median(blocks, axis=1, keepdims=True)) / blocks.mean()
+    if above.std() < own.std() / 2 or not own.std():
+        return 0.0
+    return float(np.corrcoef(above.ravel(), own.ravel())[0, 1])
 
 
 def _has_experts(case: Case) -> bool:
@@ -193,6 +231,7 @@ def _has_experts(case: Case) -> bool:
     return any(k.kernel_class is KernelClass.MOE_ROUTING for r in case.ranks for k in r.kernel_times)
 
 
+_NO_PRICE = " `--set world_size=N`, the ranks of the job, gives it a price where all were captured."
 _VERIFY = "Run again: compute per step is alike on all ranks, and waits for late ranks shrink."
 _FALSE_ALARM = "Steps longer for another reason on one rank at a time: logging, clocks that throttle in turn."
 _EVEN_OUT = "Give all ranks of a step batches of one length"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
 from perfdoc.results.losses import largest_loss
 from perfdoc.results.replay import Gain
@@ -16,6 +17,8 @@ FIRES_FRAC = 0.03
 """Of the step: one that costs as much is a problem."""
 ONE_STEP_FRAC = 0.15
 """Of what one step shows, either way: of several the scatter is known. As the replay of even ranks has it."""
+AS_MUCH = 0.5
+"""Of what something else costs: about as much."""
 MAX_GAP_FRAC = 0.25
 """Of the measured step, left out of the replay as launch delays: with more of them nothing leads."""
 
@@ -41,11 +44,18 @@ def leading(found: WhatIfAnalysis | None) -> list[WhatIfCause]:
     return named or [c for c in large if c.low_ns >= LEADS_FRAC * found.step_ns]
 
 
-def waiting_leads(case: Case, gain: Gain | None, *, late: bool) -> bool:
-    """Whether waiting is what the bar shows, most of it, and for nobody whom another rule names. late: such a
-    rank is known."""
+def is_as_much(case: Case, gain: Gain | None, *, leads: bool = False) -> bool:
+    """Whether it costs about as much as the largest loss. leads: or is no trifle, where that is waiting."""
+    costs = None if gain is None else case.share_of_unit(gain.size_ms)
+    loss, lost = largest_loss([r.ledger for r in case.ranks])
+    least = LEADS_FRAC if leads and loss.startswith("exposed_comm") else inf
+    return costs is not None and costs >= min(least, AS_MUCH * lost)
+
+
+def waiting_leads(case: Case, part: float | None, *, late: bool) -> bool:
+    """Whether waiting is what the bar shows, most of it, and for nobody whom another rule names. part: of a
+    step, waiting; late: such a rank is known."""
     loss, lost = largest_loss([rank.ledger for rank in case.ranks])
-    part = case.share_of_unit(gain.size_ms) if gain is not None else None
     most = (part or 0.0) >= max(LEADS_FRAC, lost / 2)
     return most and loss.startswith("exposed_comm") and not late and not leading(case.what_if)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from statistics import median
 
@@ -13,6 +14,7 @@ from perfdoc.results.figures import per_cent, significant
 from perfdoc.results.names import shorten
 from perfdoc.results.waits import LATE_WORDS, Straggler
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import Gain
 from perfdoc.rules.facts.culprit_words import look_at_gpu
 
 MOSTLY = 0.5
@@ -24,6 +26,7 @@ UNIFORM = 0.5
 least."""
 NEARLY_ALL = 0.9
 _ALL = "All its kernels take"
+_MORE = "Its kernels have"
 _SOME = "Only some of its kernels take longer than theirs"
 
 
@@ -53,6 +56,10 @@ def _kernel_words(case: Case, label: str) -> str:
     least = 1 + UNIFORM * (ratio - 1)
     slow_ns = sum(k.total_ns for k in own.values() if k.total_ns >= least * k.count * lengths[k.name])
     if slow_ns >= NEARLY_ALL * total:
+        blocks = _more_blocks(case, label)
+        if blocks is not None and blocks >= least:
+            larger = f"{_MORE} {significant(blocks)} times as many thread blocks"
+            return f"{larger}: a larger batch, or longer sequences. Compare its share of the data"
         slow = f"{_ALL} {significant(ratio)} times as long: a slow GPU"
         return f"{slow}. {look_at_gpu(case.program.vendor)}"
     if _of_experts(case, own, lengths, longer_ns):
@@ -82,7 +89,33 @@ def _another_model(case: Case, label: str) -> tuple[str, bool]:
 def computing_part(words: str) -> str:
     """What to check of a rank that computes longer: its work, where its kernels are others or only some of
     them take longer. words: of work_words, or of no kernels."""
-    return "work" if words.startswith(("It runs", _SOME)) else "GPU"
+    return "work" if words.startswith(("It runs", _SOME, _MORE)) else "GPU"
+
+
+def _more_blocks(case: Case, label: str) -> float | None:
+    """How many times as many thread blocks it launches as the median of its peers; None unknown."""
+    each = {
+        name: float(rank.step_ledgers.blocks.mean())
+        for rank, name in zip(case.ranks, case.job.labels, strict=False)
+        if len(rank.step_ledgers.blocks) and (rank.step_ledgers.blocks > 0).all()
+    }
+    own = each.pop(label, None)
+    return own / median(each.values()) if own and each else None
+
+
+def as_spread(case: Case, label: str, words: str, gain: Gain | None) -> Gain | None:
+    """What it has more of to do than its peers is not gone, it moves: from its time to the mean of all ranks
+    at least. words: of work_words."""
+    if gain is None or not gain.is_predicted or not words.startswith(("It runs", _MORE)):
+        return gain
+    computes = {
+        name: rank.ledger.compute / (max(rank.window.steps, 1) if case.unit == "step" else 1) / 1e6
+        for rank, name in zip(case.ranks, case.job.labels, strict=False)
+    }
+    moved = max(computes[label] - sum(computes.values()) / len(computes), 0.0)
+    mid = min(gain.mid_ms or 0.0, moved)
+    said = [*gain.assumptions, "its work shared among all ranks; at most all that it has more of gone"]
+    return replace(gain, low_ms=min(gain.low_ms or 0.0, mid), mid_ms=mid, assumptions=said)
 
 
 def _of_experts(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernels.parts import NamedTime
+from perfdoc.results.replay import Gain
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.late_work import computing_part, work_words
+from perfdoc.rules.facts.late_work import as_spread, computing_part, work_words
 from tests.reports.build import communication
 from tests.rules.cases import case_of, step_with_gap
 
@@ -56,6 +58,34 @@ def test_what_its_kernels_show(three: Case, own: list[NamedTime], words: str) ->
     assert found.startswith(words) or words in found
     assert computing_part(found) == ("GPU" if "All" in words or not words else "work")
     assert bool(found) == bool(words)
+
+
+@pytest.mark.parametrize(("blocks", "part"), [(1200, "work"), (1090, "GPU"), (-1, "GPU")])
+def test_a_larger_batch_is_told_from_a_slow_gpu(three: Case, blocks: int, part: str) -> None:
+    """All kernels take 1.2 times as long, in so many thread blocks a step where the others launch 1,000. Of a
+    rank that computes 600 and two that compute 500 the mean is 533: shared among all, 67 of the 100 go."""
+    case = running(three, kernels(gemm=(100, 60), norm=(100, 12)))
+    captures = []
+    for i, c in enumerate(case.captures):
+        steps = [
+            replace(r.step_ledgers, blocks=np.full(len(r.step_ledgers.names), 1000 if i else blocks))
+            for r in c.ranks
+        ]
+        ms = 10**6 * c.ranks[0].window.steps
+        ranks = [
+            replace(r, step_ledgers=of, ledger=replace(r.ledger, compute=(500 if i else 600) * ms))
+            for r, of in zip(c.ranks, steps, strict=True)
+        ]
+        captures.append(replace(c, ranks=ranks))
+    case = replace(case, captures=captures)
+    words = work_words(case, case.job.labels[0])
+    assert computing_part(words) == part
+    gain = Gain(low_ms=90, mid_ms=100, high_ms=105, method="replay", assumptions=[])
+    spread = as_spread(case, case.job.labels[0], words, gain)
+    assert spread is not None
+    most = 66.67 if part == "work" else 100
+    assert (spread.mid_ms, spread.high_ms) == (pytest.approx(most, rel=0.01), 105)
+    assert (spread.low_ms or 0) <= (spread.mid_ms or 0)
 
 
 @pytest.mark.parametrize(("attention", "whose"), [(10, "experts"), (11, "sequences")])

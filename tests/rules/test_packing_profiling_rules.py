@@ -69,10 +69,10 @@ def test_ranks_that_take_turns(tmp_path: Path) -> None:
 
 
 def batches(
-    long_us: int, *, steps: int = 4, late: Sequence[tuple[int, ...]], ranks: int = 2
+    long_us: int, *, steps: int = 4, late: Sequence[tuple[int, ...]], ranks: int = 2, blocks: int = 132
 ) -> list[TimelineBuilder]:
-    """Ranks that compute 400 us in each step of 1 ms, and in each step some of them so much longer; all
-    reduce to the end of the step."""
+    """Ranks that compute 400 us in each step of 1 ms, and in each step some of them so much longer, in so
+    many thread blocks, not 132; all reduce to the end of the step."""
     builders = []
     for rank in range(ranks):
         builder = TimelineBuilder()
@@ -83,7 +83,8 @@ def batches(
             end = at + STEP_US * US
             busy = at + (400 + (long_us if rank in late[i] else 0)) * US
             thread.range(f"perfdoc.step {i}", at, end)
-            device.kernel(GEMM, at, busy, launch=(thread, at, at + 1))
+            grid = (blocks if rank in late[i] else 132, 1, 1)
+            device.kernel(GEMM, at, busy, grid=grid, launch=(thread, at, at + 1))
             thread.range("all-grads-sync", at + 2, at + 9)
             device.kernel(ALL_REDUCE, busy, end, stream=20, launch=(thread, at + 3, at + 4))
         builders.append(builder)
@@ -138,11 +139,22 @@ def test_ranks_that_are_long_together_take_turns(tmp_path: Path) -> None:
 
 def test_ranks_that_end_together_may_be_some_of_the_job(tmp_path: Path) -> None:
     """Two ranks, 400 us longer in turn: of more ranks, which no capture counts, the others may be longer
-    still. Only a number of ranks that something says, not how many are at hand, gives a bound and leads."""
+    still. Only a number of ranks that something says, not how many are at hand, gives a bound. That the two
+    wait for each other for 200 us of a step, of 400 exposed, is seen whoever else there is: it leads."""
     case = uneven(tmp_path, 400)
     for known in ({"world_size": None}, {"sources": {"world_size": "the captures"}}):
         found = result("PD602", knowing(case, **known))
-        assert (found.state, found.gain, found.blames) == ("fires", None, "")
+        assert (found.state, found.gain, bool(found.blames)) == ("fires", None, True)
+        assert "world_size" in found.remedy
+
+
+def test_how_many_ranks_end_together_is_no_fact_of_the_job(tmp_path: Path) -> None:
+    """Two ranks that leave all of their eight all-reduces together are two of dp, with what shows it; that
+    the job has no others nothing says, and no figure of the whole job may rest on it."""
+    late = [(i % 2,) for i in range(8)]
+    job = case_of(tmp_path, *batches(400, steps=8, late=late)).job
+    assert {d.name: d.ranks for d in job.degrees}["dp"] == 2
+    assert (job.facts.world_size, job.facts.dp, job.world_size) == (None, None, None)
 
 
 def test_single_ranks_that_are_long_in_few_steps_are_not_called_uneven_batches(tmp_path: Path) -> None:
@@ -155,6 +167,11 @@ def test_single_ranks_that_are_long_in_few_steps_are_not_called_uneven_batches(t
     assert found.gain is not None
     assert "unequal" not in found.reason
     assert "clocks" in found.remedy
+    # In twice as many thread blocks it is the batch, which no clock changes; in a hundredth more it is not.
+    for blocks, leads in ((264, True), (133, False)):
+        larger = case_of(tmp_path / str(blocks), *batches(400, steps=8, late=late, ranks=4, blocks=blocks))
+        found = result("PD602", knowing(larger, pp=1, world_size=4, sources={}))
+        assert (bool(found.blames), "larger batches" in found.reason) == (leads, leads)
     varied = result("PD602", uneven(tmp_path / "varied", 400))
     assert varied.blames
     assert "throttle" in varied.false_alarm

@@ -174,7 +174,7 @@ _GROUPS: Mapping[type, _Groups] = {
     RankFrame: lambda _: [],
     PipelineRank: _of_passes_rank,
     Messages: lambda _: [(None, _PARTS), (None, _ROWS)],
-    StepLedgers: lambda s: [(len(s.names), ["start_ns", "duration_ns", "kernels"])],
+    StepLedgers: lambda s: [(len(s.names), ["start_ns", "duration_ns", "kernels", "blocks"])],
 }
 """By class: columns that are of one length, and which where something else tells it."""
 
