@@ -32,7 +32,13 @@ host does or waits for something else."""
 MIN_COPY_BYTES = 1 << 12
 """Of a batch: 512 tokens of 8 bytes. What is smaller is a scalar or a mask."""
 _SPARSE_MAX_NS = 1_000_000
-"""The same of a thread whose launches mostly lie further apart than this: it is not busy with launching."""
+"""The same of a thread whose launches mostly lie further apart than this: it is not busy with launching. And
+of one that seldom takes as long."""
+_RARE_FRAC, _RARE_A_STEP = 0.005, 2
+"""Of the times between calls, or so many a step: where no more are so long, launching does not take them, and
+a graph of each layer, which has all others, leaves them."""
+_OUTLIER, _TIMES = 2, 20
+"""Times as long as the longest of the others, and as the median, that a rare one is."""
 _GRAPHS_MAX_NS = 100_000
 """The same of a thread that mostly launches whole graphs: one call has no others to be late for."""
 _GRAPHS_A_STEP = 2
@@ -54,12 +60,19 @@ class PythonSplit:
     waits: list[ThreadWait]
 
 
-def launching_max_ns(launch_ns: I64) -> int:
+def launching_max_ns(launch_ns: I64, between_ns: I64, steps: int) -> int:
     """The longest time from one call of a thread to the next that counts as launching, from the starts of its
-    launches, ascending."""
+    launches, ascending, and the times between its calls in so many steps."""
     apart = np.diff(launch_ns)
-    sparse = len(apart) > 0 and float(np.median(apart)) > _SPARSE_MAX_NS
-    return _SPARSE_MAX_NS if sparse else LAUNCHING_MAX_NS
+    usual = float(np.median(apart)) if len(apart) else 0.0
+    if usual > _SPARSE_MAX_NS:
+        return _SPARSE_MAX_NS
+    rare = max(round(_RARE_FRAC * len(between_ns)), _RARE_A_STEP * steps)
+    if not steps or rare >= len(between_ns):  # no step, nothing that could be seldom in it
+        return LAUNCHING_MAX_NS
+    at = len(between_ns) - 1 - rare
+    other = int(np.partition(between_ns, at)[at])
+    return min(max(_OUTLIER * other, round(_TIMES * usual), _SPARSE_MAX_NS), LAUNCHING_MAX_NS)
 
 
 def python_split(
@@ -99,14 +112,14 @@ def python_split(
         if between is not None:
             between_ns += between.overlap_ns(rest)
             rest = rest - between
-        long = _pauses(calls, thread, outside, view.window.start_ns)
+        long = _pauses(calls, thread, outside, view)
         silent = long if between is None else long | between
         sent = pauses_with_sent(view.trace, view.activity.device, silent, view.window.steps)
         offloaded_ns += sent.overlap_ns(outside)
         pauses = _inside(long, rest)
         copied_ns += copied.overlap_ns(pauses)
         if most_ns := _graphs_max_ns(view, calls, thread):
-            pauses = _inside(_pauses(calls, thread, rest, view.window.start_ns, most_ns), rest)
+            pauses = _inside(_pauses(calls, thread, rest, view, most_ns), rest)
             between_ns += (pauses - in_steps).total_ns
             pauses, by_graphs = _inside(pauses, in_steps), True
         pausing_ns += pauses.total_ns
@@ -151,16 +164,17 @@ def _graphs_max_ns(view: DeviceView, calls: HostCalls, thread: int) -> int:
     return _GRAPHS_MAX_NS if mostly else _SPARSE_MAX_NS if whole > kernels else 0
 
 
-def _pauses(calls: HostCalls, thread: int, idle: Intervals, begin_ns: int, most_ns: int = 0) -> Intervals:
-    """When a thread was in no CUDA call for longer than launching takes, or most_ns, from `begin_ns` to the
-    end of the idle time."""
+def _pauses(calls: HostCalls, thread: int, idle: Intervals, view: DeviceView, most_ns: int = 0) -> Intervals:
+    """When a thread was in no CUDA call for longer than launching takes, or most_ns, from the window's begin
+    to the end of the idle time."""
     mine = calls.of_thread(thread)
     start, kind = calls.start_ns[mine], calls.kind[mine]
     if not len(idle):
         return EMPTY
-    apart = calls.covered.get(thread, EMPTY).gaps(begin_ns, int(idle.end_ns[-1]))
-    longest = most_ns or launching_max_ns(np.sort(start[kind == CallKind.LAUNCH]))
-    some = apart.end_ns - apart.start_ns > longest
+    apart = calls.covered.get(thread, EMPTY).gaps(view.window.start_ns, int(idle.end_ns[-1]))
+    length = apart.end_ns - apart.start_ns
+    launches = np.sort(start[kind == CallKind.LAUNCH])
+    some = length > (most_ns or launching_max_ns(launches, length, view.window.steps))
     return Intervals(apart.start_ns[some], apart.end_ns[some])
 
 

@@ -20,6 +20,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.steps import pause_rows
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import Ledger, Step
+from perfdoc.traces.model import Ranges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,20 +160,27 @@ _ALL, _HALF, _SOME = 0.8, 0.5, 0.2
 def _in_range(
     view: DeviceView, spot: Spot, thread: int, idle: Callable[[], Intervals], least: float = _HALF
 ) -> Spot:
-    """The same with the shortest range, no step's, that holds nearly all of this idle time and little else:
-    what the host did then. Of the thread that launched what ended it: others keep nobody waiting."""
-    ranges, idle_ns = view.trace.ranges, spot.end_ns - spot.start_ns
-    inside = np.minimum(ranges.end_ns, spot.end_ns) - np.maximum(ranges.start_ns, spot.start_ns)
-    rows = np.flatnonzero((inside >= _ALL * idle_ns) & ~ranges.never_closed & (ranges.thread == thread))
-    length = ranges.end_ns[rows] - ranges.start_ns[rows]
-    mine = ~np.isin(rows, np.concatenate([EMPTY.start_ns, *(of for _, of in view.known.steps)]))
-    mine &= idle_ns >= least * length
-    if thread < 0 or not mine.any():
-        return spot
-    name = ranges.name[rows[mine][np.argmin(length[mine])]]
-    alike = (ranges.name == name) & (ranges.thread == thread) & ~ranges.never_closed
-    all_alike = union(ranges.start_ns[alike], ranges.end_ns[alike])
-    return replace(spot, inside=view.trace.strings[int(name)], inside_ns=all_alike.overlap_ns(idle()))
+    """The same with the shortest range, no step's, else Python function, else operator, that holds nearly all
+    of this idle time and little else: what the host did then. Of the thread that launched what ended it:
+    others keep nobody waiting."""
+    trace, idle_ns = view.trace, spot.end_ns - spot.start_ns
+    steps = np.concatenate([EMPTY.start_ns, *(of for _, of in view.known.steps)])
+    for table in (trace.ranges, trace.python_calls, trace.operators) if thread >= 0 else ():
+        open_ = table.never_closed if isinstance(table, Ranges) else np.zeros(len(table), bool)
+        some = spot.end_ns - spot.start_ns - round(_ALL * idle_ns)
+        near = (table.start_ns <= spot.start_ns + some) & (table.end_ns >= spot.end_ns - some)
+        rows = np.flatnonzero(near & (table.thread == thread) & ~open_)
+        start, end = table.start_ns[rows], table.end_ns[rows]
+        mine = np.minimum(end, spot.end_ns) - np.maximum(start, spot.start_ns) >= _ALL * idle_ns
+        mine &= idle_ns >= least * (end - start)
+        if table is trace.ranges:
+            mine &= ~np.isin(rows, steps)
+        if mine.any():
+            name = table.name[rows[mine][np.argmin((end - start)[mine])]]
+            alike = ~open_ & (table.name == name) & (table.thread == thread)
+            all_alike = union(table.start_ns[alike], table.end_ns[alike])
+            return replace(spot, inside=trace.strings[int(name)], inside_ns=all_alike.overlap_ns(idle()))
+    return spot
 
 
 def _clipped(times: I64, low: int, high: int) -> I64:

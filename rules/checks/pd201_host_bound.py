@@ -54,6 +54,7 @@ from perfdoc.rules.facts.loading import (
     awaits_batch,
     by_hand,
     loads_ahead,
+    longest_ns,
     mostly_in,
     offloads,
     paused_in,
@@ -112,10 +113,11 @@ _FIND_WAIT = (
 _FIND = "Find what the host waits for"
 _PAUSES = "the host launches nothing for long inside steps"
 _FIND_PAUSE = (
-    "Find what the host does or waits for there: another rank, a lock, a file, Python beside the model. "
-    f"Fewer launches do not help. {_OSRT}Python stacks show it."
+    "Find what the host does or waits for there: garbage collection (gc.freeze() before the loop, or "
+    "gc.disable(), makes it rare), another rank, a lock, a file, Python beside the model. Fewer launches do "
+    f"not help. {_OSRT}Python stacks show it."
 )
-_IN_RANGE = "See what {} does: the longest such time lies in that range. "
+_IN_RANGE = "See what {} does: the longest such time lies in it. "
 _FIND_WORK = (
     "Find what Python does there: loading in the training process, logging, metrics, a checkpoint. Fewer "
     "launches do not help. Put ranges around these calls, or name the one that fetches a batch with "
@@ -140,7 +142,7 @@ _FIND_OFFLOADED = (
 )
 
 
-_EVERY = "the host launches one every"
+_RUNS, _EVERY = "a typical kernel runs", "the host launches one every"
 """Of launches that come late: of pauses this is how long they are."""
 
 
@@ -157,7 +159,7 @@ def evaluate(case: Case) -> Verdict:
     evidence += [*_small_kernels(case), *cost_evidence(case)]
     launching = given(case.share(launching_ns))
     if launching < MIN_HOST_FRAC and launching < share / 2:
-        return _not_launching(case, share, [one for one in evidence if one[0] != _EVERY])
+        return _not_launching(case, share, [one for one in evidence if one[0] not in (_RUNS, _EVERY)])
     limit = ceiling(case, launched_late_ns, "all idle time that launching causes", anywhere=True)
     limit, gain = if_as_slow(case, limit), predicted(case, "without_launches")
     gain = gain and bounded(gain, limit)
@@ -201,7 +203,8 @@ def _not_launched(case: Case) -> Iterator[Evidence]:
 def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdict:
     """The host is late, and not by launching: no larger micro-batch, no CUDA graphs."""
     waits = (case.share(waiting_ns) or 0.0) >= share / 2
-    longest = [("the longest lies in the range", where)] if (where := paused_in(case)) else []
+    longest = [("they last up to", brief(longest_ns(case)))]
+    longest += [("the longest lies in", where)] if (where := paused_in(case)) else []
     if (case.share(awaiting_ns) or 0.0) >= share / 2 and (why := awaits_batch(case)):
         return _awaiting_batch(case, [*evidence, *longest], why)
     pauses = (case.share(pausing_ns) or 0.0) > (case.share(between_steps_ns) or 0.0)
@@ -292,7 +295,7 @@ def _small_kernels(case: Case) -> Iterator[Evidence]:
     yield ("idle before kernels shorter than their launch, of the window", per_cent(share))
     worst = max(case.ranks, key=_before_small_ns).host.small_kernels
     for label, ns in (
-        ("a typical kernel runs", worst.median_kernel_ns),
+        (_RUNS, worst.median_kernel_ns),
         (_EVERY, worst.median_launch_interval_ns),
     ):
         if ns is not None:

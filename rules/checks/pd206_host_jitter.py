@@ -82,15 +82,11 @@ def evaluate(case: Case) -> Verdict:
         if wait < MIN_WAIT_FRAC:
             return passes(evidence, f"{_TURNS}, but ranks wait little for late ranks")
     costly = slow or wait is not None or (case.on_host and beyond / host_ns >= MIN_FRAC)
-    gain = None if wait is None else ceiling(case, launched_late_ns, _WAITS, anywhere=True)
-    leads = (
-        wait is not None
-        and spread_ns >= PAUSE_NS
-        and waiting_leads(
-            case, case.share_of_unit(gain.size_ms) if gain else None, late=case.job.skew.latest is not None
-        )
-    )
-    gain = _without_pauses(case) if leads else gain
+    paused = _without_pauses(case) if wait is not None and spread_ns >= PAUSE_NS else None
+    part = case.share_of_unit(paused.size_ms) if paused is not None else None
+    leads = waiting_leads(case, part, late=case.job.skew.latest is not None)
+    launched = None if wait is None else ceiling(case, launched_late_ns, _WAITS, anywhere=True)
+    gain = paused if leads else launched
     return fires(
         action="Find why hosts pause in turn" if leads else "",
         blames=_IN_TURN if leads else "",

@@ -44,8 +44,11 @@ def most_saved_ms(case: Case, of: Of, *, anywhere: bool) -> float | None:
     if not case.ranks:
         return None
     units = [r.window.steps if case.unit == "step" else 1 for r in case.ranks]
-    waits = waiting_ns(case)
-    alone = min((of(r) + waits[id(r)]) / n for r, n in zip(case.ranks, units, strict=True))
+    waits, beside = waiting_ns(case), waiting_ns(case, on_hosts=False)
+    alone = min(
+        min(of(r) + waits[id(r)], max(of(r), _idle_ns(r)) + beside[id(r)]) / n
+        for r, n in zip(case.ranks, units, strict=True)
+    )
     if anywhere:  # what waits for a host is lost once, beside communication too; what a device computes stays
         kept = (0 if r.on_host else r.ledger.compute for r in case.ranks)
         left = (r.ledger.total - ns for r, ns in zip(case.ranks, kept, strict=True))
@@ -57,6 +60,12 @@ def most_saved_ms(case: Case, of: Of, *, anywhere: bool) -> float | None:
     if not anywhere:
         together = min(together, _ALIKE * max(each) * _stages(case))
     return min(alone, together) / 1e6
+
+
+def _idle_ns(rank: RankMeasurement) -> int:
+    """All that its host may be late for: what it loses and what it waits in are both of it."""
+    idle = rank.ledger.idle
+    return idle.host + idle.gc + idle.data + idle.unexplained
 
 
 def _stages(case: Case) -> int:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+from perfdoc.analyzers.base.spot import Spot
 from perfdoc.results.figures import per_cent
 from perfdoc.results.names import shorten
 from perfdoc.rules.engine.gain import RankMeasurement
@@ -50,9 +51,12 @@ def awaits_batch(case: Case) -> str:
     follows, or the calls are those of a queue."""
     if mostly_in(case, lambda name: bool(re.search(_NO_BATCH, name)) and not re.search(_BATCH, name)):
         return ""
-    if loads_ahead(case) and not any(_names_loader(rank) for rank in case.ranks):
+    copied = _copies_follow(case)
+    copies = any(rank.host.idle_split.before_copies_ns is not None for rank in case.ranks)
+    unnamed = not any(_names_loader(rank) for rank in case.ranks)
+    if loads_ahead(case) and unnamed and (copied or not copies):  # a batch is copied once it is there
         return "worker processes load its batches"
-    if copied := _copies_follow(case):
+    if copied:
         return copied
     splits = [rank.host.idle_split for rank in case.ranks if waiting_ns(rank)]
     waits = [wait for split in splits for wait in split.waits]
@@ -109,9 +113,32 @@ def mostly_in(case: Case, of: Callable[[str], bool]) -> bool:
 def paused_in(case: Case, step: str = "", key: str = "idle.host") -> str:
     """The range that the host's longest idle time lies in, or that of key, of all ranks, or of those in a
     step; empty where none but a step's does."""
-    found = [i for r in case.ranks for i in r.instances if i.spot.key == key and step in ("", i.step)]
-    longest = max(found, key=lambda i: i.spot.cost_ns, default=None)
-    return f"`{shorten(longest.spot.inside, 64)}`" if longest is not None and longest.spot.inside else ""
+    longest = _longest(case, step, key)
+    return f"`{shorten(longest.inside, 64)}`" if longest is not None and longest.inside else ""
+
+
+def _longest(case: Case, step: str = "", key: str = "idle.host") -> Spot | None:
+    found = (i for r in case.ranks for i in r.instances if i.spot.key == key and step in ("", i.step))
+    return max((i.spot for i in found), key=lambda spot: spot.cost_ns, default=None)
+
+
+def longest_ns(case: Case) -> int:
+    """The host's longest idle time on any rank; 0 where it has little."""
+    longest = _longest(case)
+    return 0 if longest is None else longest.cost_ns
+
+
+def pause_words(case: Case) -> str:
+    """How often the host pauses, and where, as it follows `the host pauses`: ` once a step, in `log``."""
+    each, longest = case.per_unit_ms(pausing_ns), longest_ns(case) / 1e6
+    regular = case.unit == "step" and each is not None and _ALIKE * longest <= each <= longest / _ALIKE
+    where = paused_in(case)
+    mostly = where and mostly_in(case, lambda name: name == where)
+    return f"{' once a step' if regular else ''}{f', in {where}' if mostly else ''}"
+
+
+_ALIKE = 0.6
+"""Of the longest pause: what a step has of pauses, the mean over ranks, where it has one."""
 
 
 def _copies_follow(case: Case) -> str:

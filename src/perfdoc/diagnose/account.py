@@ -21,7 +21,7 @@ from perfdoc.results.waits import (
     waits_by_schedule,
 )
 
-LAUNCH_BOUND = "launch-bound"
+LAUNCH_BOUND, PAUSES = "launch-bound", "the host pauses"
 _WORDS = {
     "host": LAUNCH_BOUND,
     "python": "Python between operators",
@@ -237,7 +237,7 @@ def host_cause(ranks: Sequence[Rank], *, on_host: bool, awaits_batch: bool) -> s
     if 2 * waiting >= host_ns:
         return "the host waits, likely for its next batch" if awaits_batch else "the host waits"
     if 2 * (waiting + between + pausing) >= host_ns:
-        pauses = "the host pauses, likely for its next batch" if awaits_batch else "the host pauses"
+        pauses = f"{PAUSES}, likely for its next batch" if awaits_batch else PAUSES
         return "the host works between steps" if between >= pausing else pauses
     return LAUNCH_BOUND
 

@@ -29,7 +29,7 @@ from perfdoc.rules.facts.capture import in_turns, shares_gpu, slowed_by
 from perfdoc.rules.facts.culprit_words import why_blamed
 from perfdoc.rules.facts.degrees import CP, TP, expert_tp
 from perfdoc.rules.facts.exposed import usual_link
-from perfdoc.rules.facts.loading import awaits_batch
+from perfdoc.rules.facts.loading import awaits_batch, pause_words
 from perfdoc.rules.facts.memory_room import out_of_memory
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.job_facts import common_facts
@@ -152,6 +152,7 @@ def _said(
         late_host=judged.cause is not None and judged.cause.kind == "late_host",
         slowed_by=slow,
         awaits_batch=waits,
+        pauses=pause_words(case),
         bubble_ns=exposed_bubble_ns(analyses.pipeline, ranks),
         transfer_frac=analyses.pipeline.transfer_frac,
         failed_allocations=failed,

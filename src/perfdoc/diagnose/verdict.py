@@ -67,6 +67,8 @@ class Evidence:
     slowed_by: Sequence[str]
     """What of the captures slows their hosts."""
     awaits_batch: bool
+    pauses: str = ""
+    """How often the host pauses, and where."""
     bubble_ns: int
     """Of exposed PP, all ranks together."""
     transfer_frac: float | None
@@ -253,7 +255,8 @@ def _what(loss: str, frac: float, ranks: Sequence[Rank], seen: Evidence) -> str:
         on_host = all(rank.gpu.name == "CPU" for rank in ranks)
         cause = account.host_cause(ranks, on_host=on_host, awaits_batch=seen.awaits_batch)
         if cause != account.LAUNCH_BOUND:
-            return "Python runs between operators" if on_host else f"{_gpus(ranks)}: {cause}"
+            where = seen.pauses if cause == account.PAUSES else ""
+            return "Python runs between operators" if on_host else f"{_gpus(ranks)}: {cause}{where}"
     if loss == "idle.data" and account.data_is_likely(ranks):
         return f"{_gpus(ranks)}, likely for the next batch (data-loader stall)"
     if loss == PIPELINE:

@@ -1,0 +1,99 @@
+"""Hosts that pause once a step, all at once: what the first sentence says, and what is promised."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.measuring import analysed
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.kineto import write_kineto
+from tests.captures.timeline import TimelineBuilder
+from tests.diagnose.test_not_training import said_of, words_of
+from tests.rules.cases import case_of, result
+
+US = 1_000
+STEPS, BEFORE, AFTER = 8, 15, 25
+LOG = "train.py(12): log_metrics"
+
+
+def job(
+    pause_us: int, *, ranks: int = 1, name: str = "", pieces: int = 1, batch: bool = False
+) -> TimelineBuilder:
+    """Steps of 40 kernels of 100 us, launched 10 us apart behind a wait for the device, then an all-reduce of
+    200 us. The host makes no call for so long after 15 of them; the queue then holds work for 1,350 us, so
+    that the device idles for 1,350 us less. pieces: so many shorter pauses, before one later kernel each.
+    batch: a step begins with a copy to the device."""
+    builder = TimelineBuilder()
+    for rank in range(ranks):
+        process = builder.process(pid=1000 + rank)
+        thread, device = process.thread(), process.device(rank)
+        at = 1_000 * US
+        for step in range(STEPS):
+            begin, call, free = at, at, at
+            if batch:
+                copied = (thread, at, at + 2 * US, "cudaMemcpyAsync")
+                device.copy("host_to_device", 1 << 20, at + 3 * US, at + 8 * US, launch=copied)
+                call, free = at + 3 * US, at + 8 * US
+            for i in range(BEFORE + AFTER):
+                if BEFORE <= i < BEFORE + pieces:
+                    if name and i == BEFORE:
+                        thread.range(name, call, call + pause_us // pieces * US - US)
+                    call += pause_us // pieces * US
+                free = max(free, call + 5 * US)
+                device.kernel(GEMM, free, free + 100 * US, launch=(thread, call, call + 3 * US))
+                call, free = call + 10 * US, free + 100 * US
+            device.kernel(ALL_REDUCE, free, free + 200 * US, stream=20, launch=(thread, call, call + 3 * US))
+            at = free + 210 * US
+            thread.api("cudaStreamSynchronize", call + 5 * US, at - 2 * US)
+            thread.range(f"step {step}", begin - US, at - US)
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("pause_us", "ranks", "name"),
+    [(8_000, 1, ""), (8_000, 4, ""), (8_000, 4, "log_metrics"), (4_000, 1, "write_table"), (2_900, 2, "")],
+)
+def test_one_pause_a_step_is_no_launching(pause_us: int, ranks: int, name: str, tmp_path: Path) -> None:
+    said = said_of(job(pause_us, ranks=ranks, name=name), tmp_path)
+    lost_ms = (pause_us - 1_350) / 1_000
+    assert ": the host pauses once a step" in said.verdict
+    assert (f"in `{name}`" in said.verdict) == bool(name)
+    rule = next(rule for rule in said.rules if rule.code == "PD201")
+    assert said.opportunities[0].codes == ["PD201"]
+    assert "CUDA graphs" not in words_of(said)
+    assert rule.gain is not None
+    assert rule.gain.high_ms == pytest.approx(lost_ms, abs=0.02 * lost_ms + 0.02)
+
+
+def test_many_pauses_a_step_are_the_models_own(tmp_path: Path) -> None:
+    """20 of 1.5 ms a step, as of layers whose Python is slow: graphs of layers take them away."""
+    said = said_of(job(30_000, pieces=20), tmp_path)
+    assert "launch-bound" in said.verdict
+    assert "CUDA graphs" in words_of(said)
+
+
+def test_workers_are_not_blamed_where_no_batch_is_copied_behind_the_pause(tmp_path: Path) -> None:
+    """A step's batch goes to the device at its beginning; the pause lies in the middle."""
+    case = case_of(tmp_path, job(8_000, batch=True), settings={"dataloader_num_workers": 4})
+    found = result("PD201", case)
+    assert (found.state, found.action) == ("fires", "Find what the host waits for")
+    assert "worker" not in found.remedy
+
+
+def test_a_python_function_says_what_the_host_does(tmp_path: Path) -> None:
+    path = write_kineto(job(8_000).build(), tmp_path / "rank0.json", 1000)
+    trace = json.loads(path.read_text())
+    first = [e for e in trace["traceEvents"] if e.get("name") == "cudaLaunchKernel"]
+    for step in range(STEPS):
+        before, after = first[step * 41 + BEFORE - 1], first[step * 41 + BEFORE]
+        begin = before["ts"] + before["dur"]
+        event = {"ph": "X", "cat": "python_function", "name": LOG, "pid": before["pid"], "tid": before["tid"]}
+        trace["traceEvents"].append({**event, "ts": begin + 1, "dur": after["ts"] - begin - 2, "args": {}})
+    path.write_text(json.dumps(trace))
+    said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
+    assert f"once a step, in `{LOG}`" in said.verdict
+    assert f"See what `{LOG}` does" in words_of(said)
