@@ -63,16 +63,22 @@ def check_distinct(captures: Sequence[CaptureMeasurement]) -> None:
         for device in (r.device for r in capture.ranks):
             if device.rank is not None:
                 said[device.rank] = f"rank {device.rank}"
-            elif device.host:
-                said[device.host, device.process] = f"process {device.process} of {device.host}"
+            elif of := device.host or _worker(capture.path):
+                said[of, device.process] = f"process {device.process} of {of}"
         for who, name in said.items():
-            of = ranks.setdefault(who, capture)
-            if of.path != capture.path and (isinstance(who, int) or _one_after_another(of, capture)):
+            other = ranks.setdefault(who, capture)
+            if other.path != capture.path and (isinstance(who, int) or _one_after_another(other, capture)):
                 raise TraceError(
                     capture.path,
-                    f"says that it is {name}, as {of.path} does.",
+                    f"says that it is {name}, as {other.path} does.",
                     "Give one capture of each rank, all of the same steps of one job.",
                 )
+
+
+def _worker(path: Path) -> str | None:
+    """How Lightning and vLLM have PyTorch's handler name a process: what stands before the time."""
+    worker, found, _ = path.name.partition(".pt.trace.json")
+    return worker.rpartition(".")[0] if found else None
 
 
 def _one_after_another(one: CaptureMeasurement, other: CaptureMeasurement) -> bool:

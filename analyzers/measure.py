@@ -252,14 +252,13 @@ def measure_trace(
         results = list((map if in_turn else pool.map)(measured, order))
     ranks = [r for r in results if isinstance(r, RankMeasurement)]
     if not ranks:
-        from perfdoc.analyzers.host.without_gpu import host_contents
+        from perfdoc.analyzers.host.without_gpu import host_contents, remedy_without_gpu
 
         unread = next((n.message for n in trace.notes if n.code == "unknown-device-rows"), "")
         raise NoGpuActivityError(
             trace.path,
             f"holds no GPU kernels. {unread}".strip(),
-            "Capture with the GPU traced (torch.profiler: activities=[ProfilerActivity.CPU, "
-            "ProfilerActivity.CUDA]; nsys: --trace=cuda,nvtx).",
+            remedy_without_gpu(trace),
             tuple(host_contents(trace).words),
         )
     if request.bounds_ns is not None and not any(_meets(r) for r in ranks):

@@ -18,33 +18,47 @@ _NSYS = "Capture with nsys profile --trace=cuda,nvtx, or with torch.profiler."
 _RUNTIME = "Capture its process with nsys profile --trace=cuda,nvtx."
 _GPUS = "perfdoc reads torch.profiler's traces of NVIDIA, AMD and Intel GPUs."
 _UNPACK = "Unpack it, and give the trace that it holds."
+_ANY = "Give the trace itself: a report of nsys or its export to SQLite, or what export_chrome_trace wrote."
 _SQLITE = "Export the report itself: nsys export --type sqlite REPORT.nsys-rep"
 
 _MAGIC = (
     (rb"PK\x03\x04", "is a zip archive.", _UNPACK),
     (rb".{257}ustar", "is a tar archive.", _UNPACK),
-    (rb"BZh[1-9]1AY|\xfd7zXZ\0|\x28\xb5\x2f\xfd|7z\xbc\xaf|Rar!", "is compressed, not with gzip.", _UNPACK),
+    (
+        rb"BZh[1-9]1AY|\xfd7zXZ\0|\x28\xb5\x2f\xfd|\x04\x22\x4d\x18|7z\xbc\xaf|Rar!",
+        "is compressed, not with gzip.",
+        _UNPACK,
+    ),
     (rb"version https://git-lfs", "is a pointer of Git LFS, and not the file.", "Fetch it: git lfs pull"),
+    (rb"(?:\s*<\?xml[^>]{0,200}>)?\s*<(?:!doctype )?svg", "is a picture, and no trace.", _ANY),
     (rb"\s*<(?:!doctype|html|\?xml)", "is a web page.", "Download the file itself (its raw form)."),
     (rb"\xff\xfe|\xfe\xff", "is UTF-16 text.", "Write it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE"),
     (rb"[\[{]\0", "is UTF-16 text.", "Write it as UTF-8: iconv -f UTF-16LE -t UTF-8 FILE"),
     (rb"\0[\[{]", "is UTF-16 text.", "Write it as UTF-8: iconv -f UTF-16BE -t UTF-8 FILE"),
     (rb"\x1f\x8b", "is a gzip file.", _UNPACK),
-    (rb"(?:\x89HDF|ARROW1)", "is an export of a form that is not read.", _SQLITE),
+    (rb"(?:\x89HDF|ARROW1|\xff{4}[\x08-\xf8])", "is an export of a form that is not read.", _SQLITE),
     (
         rb"\x80[\x02-\x05]",
         "is a Python pickle, and no trace.",
         "A memory snapshot of PyTorch is read, with a trace or alone, if its name ends in .pickle.",
     ),
     (
-        rb"\s*(?:Generating SQLite file|NOTICE: Existing SQLite|Processing \[)",
+        rb"\s*(?:Generating SQLite file|NOTICE: Existing SQLite|Processing \[|\*\* [\w /()-]+:\s*\n)",
         "is a table of figures.",
         _SQLITE,
     ),
+    (
+        rb'==PROF== |(?:==[^\n]*\n)*"ID","Process ID"',
+        "is of Nsight Compute, which looks at single kernels.",
+        _NSYS,
+    ),
+    (rb"==\d+== ", "is of nvprof, which perfdoc does not read.", _NSYS),
+    (rb".{9,24}brain\.Event:", "is of TensorBoard, and no trace.", _ANY),
     (rb"-{5,}[ -]*\n", "is a table of figures, and no trace.", _TORCH),
     (rb"[^\n]{0,200}NCCL (?:INFO|WARN) ", "is a log of NCCL, and no trace.", _TORCH),
     (rb"\s*\[\s*\[", "is a list of lists, as PyTorch writes a memory timeline, and no trace.", _TORCH),
-    (rb'(?:"?[\w %()/-]+"?,){2,}"?[\w %()/-]+"?\r?\n', "is a table of figures.", _SQLITE),
+    (rb'"?[\w %()/-]+ \((?:%|ns)\)"?,', "is a table of figures.", _SQLITE),
+    (rb'"?[\w %()/-]+"?(?:,"?[\w %()/.[\]-]+"?){2,}\r?\n', "is a table of figures.", _ANY),
 )
 _SUFFIXES = {
     ".qdstrm": ("is a raw stream.", "Import it with the nsys that wrote it, which makes a .nsys-rep."),
@@ -110,6 +124,13 @@ _LISTS = (
         "Give each as a file of its own, one a rank: jq -c '.[]' FILE | split -l 1 - rank",
     ),
     (rb'\s*\[\s*\{\s*"(?:children|frame)"', "is a tree of Triton's Proton, and no trace.", _TORCH),
+    (
+        rb'\s*\[\s*\{[^{}]*"cat": "(?:GROUP|COLL|P2P|PROXY|NET)[A-Z_]*", "ph": "[be]"',
+        "is of NCCL's profiler, which tells no kernels.",
+        _TORCH,
+    ),
+    (rb'\s*\[\s*\{[^{}]*"[A-Z][a-z]+ \((?:%|ns)\)"\s*:', "is a table of figures.", _SQLITE),
+    (rb'(?s)(?:\s*\[)?\s*\{(?!.*"(?:ph|traceEvents)"\s*:)', "is JSON without any event.", _ANY),
 )
 
 

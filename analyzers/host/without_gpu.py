@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -117,3 +118,19 @@ def _self_ns(start: I64, end: I64, parent: I64) -> I64:
     np.subtract.at(own, parent[inner], (until - start)[inner])
     found: I64 = np.maximum(own, 0)
     return found
+
+
+_OF_APPLE = re.compile(r"aten::\w*(?<![a-z])mps(?![a-z])")
+"""Operators of PyTorch's back end for Apple's GPUs, whose name tells it: attention, convolution, LSTM."""
+
+
+def remedy_without_gpu(trace: Trace) -> str:
+    """How to capture the GPU that the program uses, or that it cannot be."""
+    if any(map(_OF_APPLE.match, trace.strings)):
+        return (
+            "torch.profiler records no kernels of Apple's GPUs (MPS): torch.mps.profiler and Instruments do."
+        )
+    return (
+        "Capture with the GPU traced (torch.profiler: activities=[ProfilerActivity.CPU, "
+        "ProfilerActivity.CUDA]; nsys: --trace=cuda,nvtx)."
+    )

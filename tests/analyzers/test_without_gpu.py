@@ -58,3 +58,16 @@ def test_a_capture_of_one_operator_has_no_steps(tmp_path: Path) -> None:
     found = host_contents(read_trace(tmp_path / "one.json"))
     assert (found.steps, len(found.times)) == ([], 1)
     assert "no step ranges" in found.words[0]
+
+
+def test_apples_gpus_are_not_asked_for_with_cudas_switch(tmp_path: Path) -> None:
+    said = {}
+    for name in ("aten::_scaled_dot_product_attention_math_for_mps", "aten::clamps"):
+        builder = TimelineBuilder()
+        process = builder.process()
+        process.operator(process.thread(), name, 0, 10)
+        path = tmp_path / f"{name[-4:]}.json"
+        write_kineto(builder.build(), path, process.pid)
+        said[name[-4:]] = perfdoc("analyze", path).stderr.splitlines()[-1]
+    assert ["ProfilerActivity.CUDA" in text for text in said.values()] == [False, True]
+    assert "Apple" in said["_mps"]

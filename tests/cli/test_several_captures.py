@@ -54,6 +54,31 @@ def test_cycles_of_one_process_are_no_ranks(tmp_path: Path) -> None:
     assert "n1_4712.1694128299999.pt.trace.json: says that it is process 4712 of n1, as" in done.stderr
 
 
+def test_cycles_of_a_worker_that_a_framework_names_are_no_ranks(tmp_path: Path) -> None:
+    """Lightning's profiler begins anew every five steps, and names the files of one process alike. Two cycles
+    of 30 us, 10 us apart; at one time, or of another process or worker, they are of two ranks."""
+    for worker, pid, at, status in (
+        ("fit-profile-0-[Strategy]SingleDeviceStrategy.training_step", 4711, 40_000, 2),
+        ("fit-profile-0-[Strategy]SingleDeviceStrategy.training_step", 4711, 20_000, 0),
+        ("fit-profile-0-[Strategy]SingleDeviceStrategy.training_step", 4712, 40_000, 0),
+        ("fit-profile-1-[Strategy]SingleDeviceStrategy.training_step", 4711, 40_000, 0),
+    ):
+        folder = tmp_path / f"{worker[12]}-{pid}-{at}"
+        folder.mkdir()
+        given = (("fit-profile-0" + worker[13:], 4711, 0, 1694128201), (worker, pid, at, 1694128209))
+        for name, process_id, start, time in given:
+            builder = TimelineBuilder(utc_origin_ns=10**18)
+            process = builder.process(pid=process_id)
+            launch = (process.thread(), start, start + 10)
+            process.device().kernel("gemm", start, start + 30_000, launch=launch)
+            write_kineto(builder.build(), folder / f"{name}.{time}.pt.trace.json", process_id)
+        done = perfdoc("analyze", "--no-replay", folder, "--json", "-")
+        assert (done.returncode, "says that it is process 4711 of fit-" in done.stderr) == (
+            status,
+            status == 2,
+        )
+
+
 def test_captures_of_different_hours_are_hardly_one_run(tmp_path: Path) -> None:
     def capture(name: str, utc_s: int) -> None:
         builder = TimelineBuilder(utc_origin_ns=utc_s * 1_000_000_000)

@@ -71,6 +71,69 @@ FILES: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
         "JSON of nsys",
         "sqlite",
     ),
+    "nsys stats, text": (
+        "s.txt",
+        lambda: b"\n ** CUDA GPU Kernel Summary (cuda_gpu_kern_sum):\n\n Time (%)  Name\n",
+        "table of figures",
+        "nsys export",
+    ),
+    "nsys stats, JSON": (
+        "s.json",
+        lambda: b'[{"Time (%)": 51.2, "Total Time (ns)": 7, "Name": "gemm"}]',
+        "table of figures",
+        "nsys export",
+    ),
+    "nsys stats, trace": (
+        "s.csv",
+        lambda: b"Start (ns),Duration (ns),CorrId,Device,Name\n1,2,3,H100 (0),gemm\n",
+        "table of figures",
+        "nsys export",
+    ),
+    "nvidia-smi": (
+        "u.csv",
+        lambda: b"timestamp, name, utilization.gpu [%]\n2026/11/28, NVIDIA H100, 99 %\n",
+        "table of figures",
+        "export_chrome_trace",
+    ),
+    "ncu": (
+        "n.txt",
+        lambda: b"==PROF== Connected to process 7 (/usr/bin/python3)\n",
+        "Compute",
+        "nsys profile",
+    ),
+    "ncu, CSV": (
+        "n.csv",
+        lambda: (
+            b'"ID","Process ID","Process Name","Kernel Name","Metric Value"\n"0","7","python","gemm","1"\n'
+        ),
+        "Nsight Compute",
+        "nsys profile",
+    ),
+    "nvprof": ("n.txt", lambda: b"==7== NVPROF is profiling process 7\n", "nvprof", "nsys profile"),
+    "nccl profiler": (
+        "n.json",
+        lambda: (
+            b"""[
+{"name": "Group", "cat": "GROUP", "ph": "b", "id": 0, "pid": 7, "tid": 1, "ts": 1.5, "args": {"groupId": 0}},
+{"name": "AllReduce", "cat": "COLL", "ph": "b", "id": 0, "pid": 7, "tid": 1, "ts": 1.6},
+{"name": "KernelCh", "cat": "GPU", "ph": "b", "id": 0, "pid": 7, "tid": 1, "ts": 1.7, "args": {"Channel": 0}},
+{}]"""
+        ),
+        "NCCL's profiler",
+        "torch.profiler",
+    ),
+    "figures of a run": ("w.jsonl", lambda: b'{"loss": 1}\n{"loss": 2}\n', "without any event", "Give"),
+    "flame graph": (
+        "f.svg",
+        lambda: b'<?xml version="1.0" standalone="no"?>\n<!DOCTYPE svg PUBLIC "x">',
+        "picture",
+        "export_chrome_trace",
+    ),
+    "scalars": ("e", lambda: b"\x18" + bytes(11) + b"\x09\0\0\x1a\x0dbrain.Event:2", "TensorBoard", "Give"),
+    "arrow stream": ("r.arrows", lambda: b"\xff\xff\xff\xff\x10" + bytes(60), "not read", "sqlite"),
+    "lz4": ("t.json.lz4", lambda: b"\x04\x22\x4d\x18" + bytes(60), "compressed", "Unpack"),
+    "packed xplane": ("h.xplane.pb.gz", lambda: gzip.compress(b"\x0a\x12abc"), "XPlane", "nsys profile"),
+    "packed perfetto": ("o.pftrace.gz", lambda: gzip.compress(b"\x0a\x12\x08"), "Perfetto", "torch"),
     "xplane": ("host.xplane.pb", lambda: b"\x0a\x12abc", "XPlane", "nsys profile"),
     "perfetto": ("out.pftrace", lambda: b"\x0a\x12\x08\x01", "Perfetto", "torch.profiler"),
     "rocprofv3": ("r.json", lambda: b'{"rocprofiler-sdk-tool": [{}]}', "rocprofv3", "torch.profiler"),

@@ -61,7 +61,7 @@ def unpacked(path: Path, max_bytes: int, *, whole: bool = True) -> Generator[byt
                         f"holds more than {max_bytes:,} bytes of JSON, the most that is read.",
                         _PROFILE_LESS,
                     )
-                if is_gzip and not length and (inside := what_is(piece[:HEAD_BYTES], "")):
+                if is_gzip and not length and (inside := what_is(piece[:HEAD_BYTES], Path(path.stem).suffix)):
                     raise TraceError(path, f"unpacked, it {inside[0]}", inside[1])
                 if not length and piece[:64].lstrip(_BOM + b" \t\r\n").startswith(b"\0"):
                     # A disk's hole or a packed one: not worth reading to its end.
