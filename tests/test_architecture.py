@@ -179,7 +179,7 @@ BUDGET = {
     "profiling": 7_759,  # no threads but our own; codes of exits; no end of a training; MFU of certain tokens
     "reports": 7_882,  # what a list says of its order and savings; all ranks first where they may wait
     "results": 3_958,  # what hosts allocate; savings in words; words that are compared; the what-if study
-    "rules": 17_050,  # larger batches or slow GPUs; who varies; what GPUs send; pauses; what trains nothing
+    "rules": 17_080,  # larger batches or slow GPUs; who varies; what GPUs send; pauses; what trains nothing
     "simulator": 13_708,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
     "src": 22_694,  # copied workers, all ended; an end that takes nothing apart; GEMMs in FP32; unnamed ranks
     "traces": 10_322,  # figures of others; plain events; managed memory; whose rows merged ranks are

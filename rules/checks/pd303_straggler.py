@@ -8,7 +8,7 @@ from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.names import opening
 from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.replay import WITHOUT_STRAGGLER, Prediction
-from perfdoc.results.waits import LATE_WORDS, LateRank, Straggler, may_be_data, waits_by_schedule
+from perfdoc.results.waits import LATE_WORDS, Straggler, may_be_data, waits_by_schedule
 from perfdoc.results.what_if import CauseKind, WhatIfCause
 from perfdoc.rules.engine.gain import Gain
 from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
@@ -28,7 +28,7 @@ from perfdoc.rules.facts.late_work import (
     work_words,
 )
 from perfdoc.rules.facts.loading import paused_in
-from perfdoc.rules.facts.pauses import in_pauses, most_waited
+from perfdoc.rules.facts.pauses import Pausing, in_pauses, most_waited
 from perfdoc.simulator.replay.proposals import change_title
 
 
@@ -151,18 +151,16 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _by_pauses(case: Case, late: LateRank) -> Verdict:
-    found, gain, where = case.job.skew, most_waited(case, {late.name}, on_hosts=False), paused_in(case)
+def _by_pauses(case: Case, late: Pausing) -> Verdict:
+    found, gain, where = case.job.skew, most_waited(case, late.names, on_hosts=False), paused_in(case)
     at = f"at {found.distinguishable:,} of {found.compared:,} collectives"
-    blames = f"The others wait for {late.name}, which {LATE_WORDS[late.cause]}, {at}"
-    longest = brief(max(s.start_spread_ns for s in found.largest_spreads))
+    longest, s = brief(max(s.start_spread_ns for s in found.largest_spreads)), "s" if late.is_one else ""
     return _told(
-        action=f"Find why {late.name} pauses",
-        blames=blames if is_as_much(case, gain) else "",
-        reason=f"{late.name} comes up to {longest} late, {at}",
-        evidence=[("of all waiting, for it", per_cent(late.wait_frac, 0)), ("the longest", longest)],
-        remedy=(f"See what it does in {where}. " if where else "")
-        + "One rank that logs, evaluates or saves stops all: do it on another thread, or less often.",
+        action=f"Find why {late.who} pause{s}",
+        blames=f"The others wait for {late.who}, {late.does}, {at}" if is_as_much(case, gain) else "",
+        reason=f"{late.who} come{s} up to {longest} late, {at}",
+        evidence=[("of all waiting, for that", per_cent(late.wait_frac, 0)), ("the longest", longest)],
+        remedy=(f"See what is done in {where}. " if where else "") + late.cure,
         gain=gain,
     )
 

@@ -2,27 +2,78 @@
 
 from collections.abc import Collection
 
-from perfdoc.results.waits import LateRank, waits_by_schedule
-from perfdoc.rules.engine.gain import Gain, upper_bound, waited_for_ms
+from perfdoc.records import dataclass
+from perfdoc.results.waits import LATE_WORDS, LateCause, waits_by_schedule
+from perfdoc.rules.engine.gain import Gain, RankMeasurement, upper_bound, waited_for_ms
 from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.culprit import LEADS_FRAC
+from perfdoc.rules.facts.culprit_words import MAX_NAMED
+from perfdoc.rules.facts.graphs import between_steps_ns
+from perfdoc.rules.facts.loading import awaiting_ns
 
 
-def in_pauses(case: Case) -> LateRank | None:
+@dataclass(frozen=True, kw_only=True)
+class Pausing:
+    """Ranks that all others wait for now and then."""
+
+    names: list[str]
+    wait_frac: float
+    cause: LateCause
+
+    @property
+    def who(self) -> str:
+        """`rank 1 and rank 2`"""
+        more = len(self.names) - MAX_NAMED
+        return " and ".join([*self.names[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])])
+
+    @property
+    def does(self) -> str:
+        """Behind it."""
+        return f"which {LATE_WORDS[self.cause]}" if self.is_one else "whose hosts pause together"
+
+    @property
+    def cure(self) -> str:
+        """What to do."""
+        who = "One rank that logs, evaluates or saves stops" if self.is_one else "They stop"
+        return f"{who} all: log, evaluate and save on another thread, or less often."
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is a single rank."""
+        return len(self.names) == 1
+
+
+def in_pauses(case: Case) -> Pausing | None:
     """The rank that nearly all waiting is for, at few collectives, because of its host: what chance does not
-    do, though it may not come back."""
-    late, found = case.job.skew.latest, case.job.skew
-    if late is None or late.cause not in ("host", "gc", "data", "copies") or late.wait_frac < _NEARLY_ALL:
+    do, though it may not come back. And the names of it and of those that pause about as long: whoever is the
+    last one has all the waiting, and without it the next one has."""
+    found = case.job.skew
+    hosts = [late for late in (found.latest, *found.also_late) if late is not None and late.cause in _HOSTS]
+    wait_frac = sum(late.wait_frac for late in hosts)
+    if not hosts or wait_frac < _NEARLY_ALL:
         return None
     once = any(r.window.runs_once or r.window.steps == 1 for r in case.ranks)
     told = sum(not waits_by_schedule(w.dimension, case.job.stages) for w in found.waits)
     if once or told < len(case.ranks) or found.distinguishable > _FEW_FRAC * found.compared:
         return None
-    gain = most_waited(case, {late.name}, on_hosts=False)
+    named = {late.name for late in hosts}
+    idle = dict(zip(case.job.labels, map(_silent_ns, case.ranks), strict=False))
+    least = _AS_LONG * min(idle.get(name, 0) for name in named)
+    names = [name for name in idle if name in named or idle[name] >= least > 0]
+    gain = most_waited(case, names, on_hosts=False)
     lost = None if gain is None else case.share_of_unit(gain.size_ms)
-    return late if (lost or 0.0) >= LEADS_FRAC else None
+    enough = (lost or 0.0) >= LEADS_FRAC
+    return Pausing(names=names, wait_frac=wait_frac, cause=hosts[0].cause) if enough else None
 
 
+def _silent_ns(rank: RankMeasurement) -> int:
+    idle = rank.ledger.idle
+    return awaiting_ns(rank) + between_steps_ns(rank) + idle.gc + idle.data
+
+
+_HOSTS = ("host", "gc", "data", "copies")
+_AS_LONG = 0.7
+"""As what a late rank loses by its host: those that lose as much pause beside it."""
 _NEARLY_ALL = 0.9
 """Of all waiting."""
 _FEW_FRAC = 0.35
