@@ -14,7 +14,12 @@ _MAPPED_BYTES = (64 << 20, 32 << 20)
 
 def without_threads() -> None:
     """Before numpy and pyarrow are imported: their libraries for matrices, which no analysis needs, and for
-    memory have threads; those of the first spin. Without, the process may be copied (diagnose/workers.py)."""
+    memory have threads; those of the first spin. Without, the process may be copied (diagnose/workers.py).
+
+    Nor huge pages: the host of a virtual machine takes free ones away and makes each anew when it is touched,
+    a sixth of the CPU time of one device with 2 M kernels. Small ones cost 2 % of it more without a host.
+    """
+    os.environ.setdefault("NUMPY_MADVISE_HUGEPAGE", "0")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 

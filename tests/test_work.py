@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from perfdoc.profiling.malloc import without_threads
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 _IMPORTS = """
@@ -105,3 +108,15 @@ def test_a_small_capture_takes_no_more_searches_and_calls(
     assert 100 < counts["patterns"] <= patterns
     assert 1_000 < counts["searches"] <= searches
     assert 10_000 < counts["calls"] <= calls
+
+
+@pytest.mark.parametrize("given", [None, "1"])
+def test_numpy_asks_for_no_huge_pages_unless_the_user_does(
+    monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    for name in ("NUMPY_MADVISE_HUGEPAGE", "OPENBLAS_NUM_THREADS", "JE_ARROW_MALLOC_CONF"):
+        monkeypatch.setenv(name, given or "")  # whatever it was, it is again afterwards
+        if given is None:
+            monkeypatch.delenv(name)
+    without_threads()
+    assert os.environ["NUMPY_MADVISE_HUGEPAGE"] == (given or "0")

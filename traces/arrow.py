@@ -15,8 +15,11 @@ from perfdoc.traces.table import I64, Bool
 def to_int64(column: pa.ChunkedArray, default: int) -> I64:
     """An Arrow column of any integer type, or of booleans, as int64, NULL replaced by `default`.
 
-    Unsigned 64-bit ids keep their bits. Raises ValueError where the column does not hold integers.
+    Unsigned 64-bit ids keep their bits. What is int64 in one piece is not copied. Raises ValueError where the
+    column does not hold integers.
     """
+    if column.type == pa.int64() and column.num_chunks == 1 and len(column) and not column.null_count:
+        return np.frombuffer(column.chunk(0).buffers()[1], np.int64, len(column), 8 * column.chunk(0).offset)
     result = np.empty(len(column), np.int64)
     at = 0
     for chunk in column.chunks:

@@ -8,9 +8,12 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from perfdoc.traces import TraceError
+from perfdoc.traces.arrow import to_int64
+from perfdoc.traces.nsys import sqlite_file
 from perfdoc.traces.nsys.sqlite_file import SqliteFile
 
 ROWS = 200_003
@@ -47,6 +50,34 @@ def test_what_is_planned_is_read_in_row_order(file: SqliteFile) -> None:
     assert table["n"].to_pylist() == [7 * i for i in range(ROWS)]
     assert table["t"].null_count == (ROWS + 1) // 2
     assert file.read("A", ["t"])["t"].to_pylist()[:3] == [None, "é", None]
+
+
+def test_whole_numbers_of_many_parts_are_joined_as_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of 10,000 row ids. `gap` is unknown in one row, and the second table lacks row id 45,000."""
+    monkeypatch.setattr(sqlite_file, "_PART_ROWS", 10_000)
+    path = tmp_path / "x.sqlite"
+    with sqlite3.connect(path) as connection:
+        for table in ("Whole", "Hole"):
+            connection.execute(f"CREATE TABLE {table} (n INTEGER, gap INTEGER, t TEXT)")
+            rows = ((3 * i, None if i == 70_001 else -i, str(i)) for i in range(ROWS))
+            connection.executemany(f"INSERT INTO {table} VALUES (?, ?, ?)", rows)
+        connection.execute("DELETE FROM Hole WHERE rowid = 45000")  # the row of 44,999, ids being from 1
+    connection.close()
+    opened = SqliteFile(path)
+    try:
+        whole, hole = (opened.read(table, ["n", "gap", "t"]) for table in ("Whole", "Hole"))
+    finally:
+        opened.close()
+    assert whole["n"].num_chunks == 1
+    assert np.shares_memory(to_int64(whole["n"], -1), to_int64(whole["n"], -1))
+    places = [i for i in range(ROWS) if i != 44_999]
+    for table, rows in ((whole, list(range(ROWS))), (hole, places)):
+        assert table["t"].num_chunks == 21  # 200,003 rows
+        assert to_int64(table["n"], -1).tolist() == [3 * i for i in rows]
+        assert to_int64(table["gap"], -1).tolist() == [-1 if i == 70_001 else -i for i in rows]
+        assert table["t"].to_pylist() == [str(i) for i in rows]
 
 
 @pytest.mark.parametrize("size", [4 * (2**31 - 1), 12 << 30])

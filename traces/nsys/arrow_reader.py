@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
+from collections import Counter, deque
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+
+from perfdoc.traces.arrow import to_int64
+from perfdoc.traces.table import I64
 
 if TYPE_CHECKING:
     import adbc_driver_manager as adbc
@@ -89,3 +94,42 @@ class ArrowReader:
         if self._database is not None:
             self._database.close()
             self._database = None
+
+
+class Gathered:
+    """A table that is read in parts, whole numbers put in their places as each part comes: the memory that it
+    was read into serves the next one, and its columns need not be joined."""
+
+    def __init__(self, rows: int) -> None:
+        self.parts: list[Future[pa.Table]] = []
+        self._rows = rows
+        self._whole: dict[str, I64] = {}
+        self._placed: Counter[str] = Counter()
+        self._changing = Lock()
+
+    def place(self, part: pa.Table, first: int, rows: int) -> pa.Table:
+        """A part, its whole numbers where they belong, `rows` from the `first` on; as it is if rows lack."""
+        for name in part.column_names if part.num_rows == rows else ():
+            column = part[name]
+            if column.type != pa.int64() or column.null_count:
+                continue
+            with self._changing:
+                if name not in self._whole:
+                    self._whole[name] = np.empty(self._rows, np.int64)
+                self._placed[name] += rows
+            here = self._whole[name][first : first + rows]
+            here[:] = to_int64(column, 0)
+            part = part.set_column(part.column_names.index(name), name, _array(here))
+        return part
+
+    def joined(self) -> pa.Table:
+        """All rows. Raises what reading a part raised, and pyarrow's errors where kinds of values differ."""
+        table = pa.concat_tables([part.result() for part in self.parts], promote_options="permissive")
+        for name, rows in self._placed.items():
+            if rows == self._rows:
+                table = table.set_column(table.column_names.index(name), name, _array(self._whole[name]))
+        return table
+
+
+def _array(values: I64) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])

@@ -18,13 +18,21 @@ import pyarrow as pa
 
 from perfdoc.traces.arrow import is_text
 from perfdoc.traces.errors import TraceError
-from perfdoc.traces.nsys.arrow_reader import MORE_ROWS, ArrowReader, NotUtf8Error, UnreadableError
+from perfdoc.traces.nsys.arrow_reader import (
+    MORE_ROWS,
+    ArrowReader,
+    Gathered,
+    NotUtf8Error,
+    UnreadableError,
+)
 
 _HEADER = b"SQLite format 3\x00"
 _PARALLEL_ROWS = 100_000
 """Below this many rows a second reader costs more than it saves."""
 _READERS = 2
 """Row-id parts read at once. On two free cores 2 took 1.4 s where 1 took 2.4 s (2 M kernels, 15 columns)."""
+_PART_ROWS = 1 << 17
+"""Of a part at most: its memory stays in the caches, and serves the next part."""
 _MAX_CELL_BYTES = 256 << 20
 _MAX_DEFAULT = 100
 """Characters. A column that was added later holds its default in every row, and takes no room in the file."""
@@ -57,8 +65,8 @@ class SqliteFile:
         self.path = path
         self._readers = ThreadPoolExecutor(max_workers=_READERS)
         self._planned: deque[tuple[str, tuple[str, ...]]] = deque()
-        self._ahead: dict[tuple[str, tuple[str, ...]], list[Future[pa.Table]]] = {}
-        """Parts of the large table that readers are at work on."""
+        self._ahead: dict[tuple[str, tuple[str, ...]], Gathered] = {}
+        """The large table that readers are at work on."""
         self._bytes = _check_header(path)
         self._looks = 0
         self.odd_values: dict[str, int] = {}
@@ -134,7 +142,8 @@ class SqliteFile:
         """
         wanted = (table, tuple(columns))
         try:
-            found = self._join(*wanted, self._ahead.pop(wanted, []) or self._begin(*wanted))
+            begun = self._ahead.pop(wanted) if wanted in self._ahead else self._begin(*wanted)
+            found = self._join(*wanted, begun)
         except (UnreadableError, *_FAULTS, pa.ArrowException) as error:
             raise self._unreadable(table, error) from error
         if self._planned and self._planned[0] == wanted:
@@ -151,33 +160,40 @@ class SqliteFile:
                 if low is not None and high - low >= _PARALLEL_ROWS:
                     self._ahead[table, columns] = self._begin(table, columns)
 
-    def _begin(self, table: str, columns: tuple[str, ...]) -> list[Future[pa.Table]]:
-        """Have a table read, a large one by the readers; its parts."""
+    def _begin(self, table: str, columns: tuple[str, ...]) -> Gathered:
+        """Have a table read, a large one by the readers."""
         row_id = self.row_id(table)
         low, high = self._ends(table, row_id)
-        select = _select(table, columns)
         if low is None:
-            return []
-        parts = _READERS if high - low >= _PARALLEL_ROWS else 1
-        bounds = [low + (high - low + 1) * i // parts for i in range(parts + 1)]
-        queries = [
-            (f"{select} WHERE {row_id} >= {a} AND {row_id} < {b}", min(b - a, self.most_rows))
-            for a, b in itertools.pairwise(bounds)
-        ]
+            return Gathered(0)
+        rows = high - low + 1
+        found = Gathered(rows)
+        parts = 1 if rows <= _PARALLEL_ROWS else _READERS
+        if parts > 1 and rows <= self.most_rows:  # else there are holes
+            parts = max(parts, -(-rows // _PART_ROWS))
+        bounds = [low + rows * i // parts for i in range(parts + 1)]
+
+        def read(a: int, b: int) -> pa.Table:
+            query = f"{_select(table, columns)} WHERE {row_id} >= {a} AND {row_id} < {b}"
+            part = self._arrow.read(query, min(b - a, self.most_rows))
+            return part if parts == 1 else found.place(part, a - low, b - a)
+
         if parts == 1:  # not behind a large table that is being read ahead
             done: Future[pa.Table] = Future()
             try:
-                done.set_result(self._arrow.read(*queries[0]))
+                done.set_result(read(*bounds))
             except UnreadableError as error:
                 done.set_exception(error)
-            return [done]
-        return [self._readers.submit(self._arrow.read, *query) for query in queries]
+            found.parts.append(done)
+        else:
+            found.parts += [self._readers.submit(read, a, b) for a, b in itertools.pairwise(bounds)]
+        return found
 
-    def _join(self, table: str, columns: tuple[str, ...], parts: list[Future[pa.Table]]) -> pa.Table:
-        if not parts:
+    def _join(self, table: str, columns: tuple[str, ...], gathered: Gathered) -> pa.Table:
+        if not gathered.parts:
             return pa.table({c: pa.nulls(0) for c in columns})
         try:
-            found = pa.concat_tables([part.result() for part in parts], promote_options="permissive")
+            found = gathered.joined()
         except (pa.ArrowTypeError, pa.ArrowInvalid):  # values of another kind in one part alone
             return pa.table({name: self._of_one_kind(table, name) for name in columns})
         except NotUtf8Error:
