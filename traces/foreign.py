@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import AnyStr
 
 HEAD_BYTES = 512
 """Of a file that are looked at: a tar archive names itself at byte 257."""
+
+_LOOKED_AT = 64
+"""Files of a folder."""
 
 _TORCH = "Capture with torch.profiler.profile and export_chrome_trace."
 _NSYS = "Capture with nsys profile --trace=cuda,nvtx, or with torch.profiler."
@@ -74,6 +79,21 @@ def what_is(head: bytes, suffix: str) -> tuple[str, str] | None:
     """What a file is that begins so, and the remedy; None where it is not known."""
     told = _told(_MAGIC, lambda form: re.match(form, head, re.DOTALL | re.IGNORECASE))
     return told or _SUFFIXES.get(suffix)
+
+
+def packed_in(folder: Path) -> tuple[str, str] | None:
+    """Which archive or report of another tool a folder holds, and the remedy; None where there is none."""
+    for file in sorted(folder.iterdir())[:_LOOKED_AT]:
+        with suppress(OSError):
+            head = b""
+            judged = file.name.endswith((".json.gz", *_SUFFIXES))  # a trace would have been taken for one
+            if not judged and file.is_file():
+                with file.open("rb") as opened:
+                    head = opened.read(HEAD_BYTES)
+            told = what_is(head, file.suffix)
+            if told is not None and (told[1] == _UNPACK or file.suffix in _SUFFIXES):
+                return f"{file.name} in it {told[0]}", told[1]
+    return None
 
 
 def _told(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoc.traces.errors import TraceError, require_regular
-from perfdoc.traces.foreign import what_is
+from perfdoc.traces.foreign import packed_in, what_is
 from perfdoc.traces.formats import accepted, format_of, is_parquet_folder, named_as, tool_of
 from perfdoc.traces.model import Trace
 from perfdoc.traces.summary_file import SUFFIX, is_summary
@@ -98,6 +98,8 @@ def _in_folder(folder: Path) -> list[Path]:
             raise TraceError(folder, words, remedy)
         if (told := what_is(b"ARROW1", "")) and any(_TABLE.match(f.name) for f in folder.glob("*.arrow")):
             raise TraceError(folder, *told)
+        if (told := packed_in(folder)) is not None:
+            raise TraceError(folder, f"is a folder without traces, but {told[0]}", told[1])
         raise TraceError(folder, "is a folder without traces.", accepted())
     return captures
 

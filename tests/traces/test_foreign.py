@@ -232,3 +232,26 @@ def test_a_folder_of_arrow_tables_is_an_export(tmp_path: Path) -> None:
     (tmp_path / "CUPTI_ACTIVITY_KIND_KERNEL.arrow").write_bytes(b"ARROW1")
     with pytest.raises(TraceError, match="export of a form that is not read"):
         find_captures([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what", "remedy"),
+    [
+        ("ranks.tar.gz", gzip.compress(tarred()), "ranks.tar.gz in it is a gzip file", "Unpack"),
+        ("figures.json.gz", gzip.compress(b"{}"), None, "perfdoc reads"),
+        ("ranks.zip", zipped(), "ranks.zip in it is a zip archive", "Unpack"),
+        ("rank0.json.zst", b"\x28\xb5\x2f\xfd" + bytes(9), "rank0.json.zst in it is compressed", "Unpack"),
+        ("kernels.ncu-rep", b"NVR", "kernels.ncu-rep in it is a report of Nsight Compute", "nsys profile"),
+        ("model.csv", b"a,b,c\n1,2,3\n", None, "perfdoc reads"),
+    ],
+)
+def test_a_folder_tells_what_is_packed_in_it(
+    name: str, content: bytes, what: str | None, remedy: str, tmp_path: Path
+) -> None:
+    (tmp_path / "README.md").write_text("# runs")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TraceError) as caught:
+        find_captures([str(tmp_path)])
+    assert caught.value.what.startswith("is a folder without traces")
+    assert (what or "without traces.") in caught.value.what
+    assert remedy in caught.value.remedy
