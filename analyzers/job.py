@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
+from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches, no_matches
 from perfdoc.analyzers.contention.job import job_contention
+from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.device.ranks import rank_labels
 from perfdoc.analyzers.efficiency.tables import job_efficiency
@@ -42,6 +44,7 @@ from perfdoc.results.timeline import Timeline
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 from perfdoc.traces import Device, TraceError
 from perfdoc.traces.job_facts import JobFacts, common_facts
+from perfdoc.traces.table import among
 
 
 def check_distinct(captures: Sequence[CaptureMeasurement]) -> None:
@@ -121,11 +124,13 @@ class JobMeasurement:
     matches: Matches
     """For what a room above makes of all ranks together; like `clocks` in the order of `devices`."""
     clocks: ClockAlignment
+    may_be_piped: bool = False
+    """Whether messages between two may be those of stages, though nothing tells their dimension."""
 
     @property
     def stages(self) -> int | None:
-        """Of the pipeline, as facts or else its messages tell; None unknown."""
-        return self.facts.pp or self.pipeline.pp
+        """Of the pipeline, as facts or else its messages tell; None unknown, 0 where there may be several."""
+        return self.facts.pp or self.pipeline.pp or (0 if self.may_be_piped else None)
 
 
 def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -> JobMeasurement:
@@ -169,12 +174,13 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
     pipelines = with_recorded_passes(pipelines, operations, schedule)
     clocks = align_clocks(matches, calls, message_moments(pipelines, facts))
     pipeline = measure_pipeline(pipelines, facts, clocks, schedule)
+    piped = (facts.pp or pipeline.pp) is None and _may_be_piped(calls, matches)
     skew, latest = measure_skew(
         calls,
         matches,
         clocks,
         [rank_time(r.step_ledgers, r.ledger) for r in ranks],
-        facts.pp or pipeline.pp,
+        facts.pp or pipeline.pp or (0 if piped else None),
     )
     efficiency = job_efficiency([r.efficiency for r in ranks])
     shown = captured_format(ranks) if facts.model is not None and facts.dtype is None else None
@@ -190,6 +196,7 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
         facts=facts,
         degrees=degrees,
         whole=whole,
+        may_be_piped=piped,
         world_size=facts.world_size or world_size,
         devices=devices,
         labels=labels,
@@ -234,3 +241,13 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
         matches=matches,
         clocks=clocks,
     )
+
+
+def _may_be_piped(calls: Sequence[CollectiveCalls], matches: Matches) -> bool:
+    """Whether messages of unknown dimension are of two ranks each: experts and rings exchange at once."""
+    words, unknown = ("send", "recv", "send_recv"), DIMENSIONS.index("unknown")
+    sends = [(c.operation, [i for i, o in enumerate(c.operations) if o in words], c.dimension) for c in calls]
+    count = sum(int((among(of, known) & (dimension == unknown)).sum()) for of, known, dimension in sends)
+    several = among(matches.operation, [i for i, o in enumerate(matches.operations) if o in words])
+    together = matches.count[several & (matches.dimension == unknown) & (matches.count > 2)].sum()
+    return 2 * int(together) < count

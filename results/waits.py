@@ -17,12 +17,12 @@ _ACROSS_STAGES = ("pp", "other", "unknown")
 def waits_by_schedule(dimension: str, pp: int | None) -> bool:
     """Whether ranks of such groups wait as stages of a pipeline end, one after another, and for no late rank.
 
-    pp: stages. Where it is not known, groups of embeddings and norms may span some; those of unknown
-    dimension are assumed not to.
+    pp: stages; 0 several, unknown how many. Where it is not known, groups of embeddings and norms may span
+    some; those of unknown dimension are assumed not to.
     """
     if dimension not in _ACROSS_STAGES or dimension == "pp":
         return dimension == "pp"
-    return dimension != "unknown" if pp is None else pp > 1
+    return dimension != "unknown" if pp is None else pp != 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -319,7 +319,8 @@ def _by_schedule(case: Case, straggler: Straggler) -> bool:
 def _excused(case: Case, straggler: Straggler) -> str:
     who = f"{straggler.name} joins last in {_collectives(straggler.dimension)}"
     if _by_schedule(case, straggler):
-        return f"{who}, which span pipeline stages: by the schedule these end one after another"
+        may = "may " if case.job.may_be_piped else ""
+        return f"{who}, which {may}span pipeline stages: by the schedule these end one after another"
     return f"{who} because it waited for other ranks itself"
 
 

@@ -165,7 +165,7 @@ def _host_cause(case: Case, stage: int) -> str | None:
     """The host cause of a slow stage, if it is most of the stage's time above the mean; none where the stage
     computes as much longer."""
     own = own_ns_by_stage(case.job.pipeline)
-    if own is None:
+    if own is None or stage >= len(own):  # messages show more stages than their group is said to have
         return None
     beyond = own[stage] - sum(own) / len(own)
     lost = {}

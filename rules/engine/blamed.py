@@ -71,10 +71,7 @@ def _blamed(
         about = [*(at for at in late if (rows[at].gain_frac or 0) > (rows[about[0]].gain_frac or 0)), *about]
     if lost >= WORTH_A_VERDICT_FRAC and about:
         return about[0], "loss"
-    # A rank that nobody is sure of does not make computing shorter.
-    best = next(
-        (at for at in sized if rows[at].exact and not rows[at].key.startswith(WITHOUT_STRAGGLER)), None
-    )
+    best = next((at for at in sized if rows[at].exact and not _is_of_others(rows[at], times)), None)
     if best is not None and (rows[best].worth_frac or 0.0) > lost:
         return best, "compute"
     return (about[0], "loss") if about else (0, "")
@@ -87,6 +84,12 @@ def _is_waiting(case: Case, loss: str) -> bool:
         return False
     exposed = case.share(exposed_ns(dimension)) or 0.0
     return exposed > 0 and (case.share(transfer_ns(case, dimension)) or 0.0) * 2 <= exposed
+
+
+def _is_of_others(row: Opportunity, times: Mapping[str, Sequence[str]]) -> bool:
+    """Whether it makes no computing shorter: a rank that nobody is sure of, or communication."""
+    own = [TIME_OF.get(row.key, ""), *(times.get(row.codes[0], ()) if row.codes else ())]
+    return row.key.startswith(WITHOUT_STRAGGLER) or any(time.startswith("exposed_comm") for time in own)
 
 
 def _is_about(row: Opportunity, loss: str, times: Mapping[str, Sequence[str]]) -> bool:

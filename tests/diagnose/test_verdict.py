@@ -116,6 +116,7 @@ def test_of_stages_that_wait_the_longest_is_named_where_no_schedule_tells() -> N
         ranks = [replace(one, label=f"rank {i}") for i, one in enumerate(made)]
         said, told = verdict_of(ranks, [], [], seen())
         assert "stages of the pipeline wait for one another" in said
+        assert ("rank 3 computes 1.5 times as long as the median rank" in said) == bool(why)
         assert told.startswith(why)
         assert ("computes" in told) == bool(why)
     assert "computes" not in verdict_of(ranks[:1], [], [], seen())[1]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -238,3 +239,31 @@ def test_groups_of_one_rank(layout: dict[str, int], dimension: str, cannot: bool
     """Gradients are reduced over the ranks of context parallelism as well; experts have a TP of their own."""
     case = SimpleNamespace(job=SimpleNamespace(facts=JobFacts(**layout)))
     assert cannot_be(case, "a name of no collective", dimension) is cannot  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("piped", [True, False])
+def test_who_ends_last_by_a_schedule_of_stages_is_not_late(tmp_path: Path, piped: bool) -> None:
+    """Six steps of 1 ms on three ranks, in which no name tells a dimension. All compute 500 us; the first
+    gets its message 350 us after the others, and joins the all-reduce as much later. Where the one in the
+    middle has two messages and the others one, they may be stages, of which the first ends last. Where all
+    have one, it is of all of them together, and the first is late."""
+    builders = []
+    for rank in range(3):
+        builder = TimelineBuilder()
+        process = builder.process(pid=1000 + rank, rank=rank)
+        thread, device = process.thread(), process.device()
+        for i in range(6):
+            at = i * 1000 * US
+            come = at + (800 if rank == 0 else 450) * US
+            thread.range(f"perfdoc.step {i}", at, at + 1000 * US)
+            device.kernel(GEMM, at, at + 400 * US, launch=(thread, at + 1, at + 2))
+            two = [at + 425 * US] if piped and rank == 1 else []
+            for begin, end in pairwise([at + 400 * US, *two, come]):
+                device.kernel(SEND_RECV, begin, end, stream=20, launch=(thread, begin, begin + 1))
+            device.kernel(GEMM, come, come + 100 * US, launch=(thread, come - 9, come - 8))
+            end = at + 1000 * US
+            device.kernel(ALL_REDUCE, come + 100 * US, end, stream=30, launch=(thread, come - 7, come - 6))
+        builders.append(builder)
+    case = case_of(tmp_path, *builders)
+    assert case.job.stages == (0 if piped else None)
+    assert result("PD303", case).state == ("passes" if piped else "fires")

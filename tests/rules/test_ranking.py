@@ -299,6 +299,15 @@ def test_no_overlap_leads_where_most_communication_is_waiting(
     assert (rows[0].codes, rows[0].blamed) == ([first], "loss")
 
 
+def test_less_communication_makes_no_computing_shorter(tmp_path: Path) -> None:
+    """Of steps of 1 ms 200 us of data parallelism are exposed; another dimension's overlap saves 500 us at
+    most, worth half of that: more than is lost, but not in what computes."""
+    exposed = case_of(tmp_path, step_with_communication(200))
+    for time, why in (("exposed_comm.tp", ""), ("compute", "compute")):
+        rows = judge(exposed, [rule("PD111", time=time, gain=bound(0.5))]).opportunities
+        assert rows[0].blamed == why
+
+
 def test_the_order_of_the_list_by_hand(case: Case) -> None:
     """Of a step of 1 ms. What the verdict blames is first, at 2 %; then 30 % predicted, 40 % at most (half of
     it), 12 % predicted, 6 % at most, 0.8 % predicted after that; then 60 % that change training's numbers,

@@ -142,13 +142,13 @@ def _of_time(
     what = _what(loss, frac, ranks, seen)
     if loss == "idle.host" and first is not None and "PD208" in first.codes:
         what = _WAITS["waits"].format(gpus=_gpus(ranks), them="it" if len(ranks) == 1 else "them")
-    longer = _profiled(seen.step_times)[0] if loss.startswith("idle.") else ""
-    lost = f"{part} of the {_base(ranks)}, {share(frac)}: {what}{longer}."
+    what += _profiled(seen.step_times)[0] if loss.startswith("idle.") else ""
+    lost = f"{part} of the {_base(ranks)}, {share(frac)}: {what}."
     if frac < WORTH_A_VERDICT_FRAC:
         said = f"{computes} of the {_base(ranks)} is compute{wrong or ': no large loss'}."
         return said, f"{'Else the largest loss' if wrong else 'The largest'} is {lost} {why}"
     if loss.startswith("exposed_comm"):
-        longest = _longest(ranks) if loss == PIPELINE else ""
+        longest = _longest(ranks) if loss in (PIPELINE, "exposed_comm.unknown") else ""
         told = [seen.who_waits or seen.blamed or longest, *_collectives(loss.rpartition(".")[2], ranks, seen)]
         why = " ".join(text for text in (*told, *_profiler(ranks, seen)) if text) or why
     return lost, why
@@ -164,15 +164,16 @@ def _in_how_it_computes(rows: Sequence[Opportunity], rules: Mapping[str, RuleRes
     return f"; {rule.reason}" + (f": {_price(row).partition(' of the ')[0]}" if row.gain is not None else "")
 
 
-def _longest(ranks: Sequence[Rank]) -> str:
-    """Which few ranks compute longer than the median rank: the others may wait for them."""
+def _longest(ranks: Sequence[Rank], *, in_short: bool = False) -> str:
+    """Which few ranks compute longer than the median rank, for which the others may wait."""
     usual, longer = computing_longer(ranks)
     if not longer:
         return ""
-    does = "computes" if len(longer) == 1 else "compute"
-    mean = brief(sum(longer.values()) / len(longer))
-    names = " and ".join(shorten(label, 48) for label in longer)
-    return f"{opening(names)} {does} {mean} a {_unit(ranks)}, the median rank {brief(usual)}."
+    mean, names = sum(longer.values()) / len(longer), " and ".join(shorten(label, 48) for label in longer)
+    who = f"{names} compute{'s' if len(longer) == 1 else ''}"
+    if in_short:
+        return f"; {who} {significant(mean / usual)} times as long as the median rank"
+    return f"{opening(who)} {brief(mean)} a {_unit(ranks)}, the median rank {brief(usual)}."
 
 
 def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Iterator[str]:
@@ -264,7 +265,8 @@ def _what(loss: str, frac: float, ranks: Sequence[Rank], seen: Evidence) -> str:
         if seen.transfer_frac is not None and seen.transfer_frac > _MOSTLY * frac:
             said = f"messages between stages run beside no compute, {share(seen.transfer_frac)} in transfer"
         bubble = share(seen.bubble_ns / sum(rank.ledger_ns.total for rank in ranks))
-        return f"{said}, {bubble} by the schedule (bubble)" if seen.bubble_ns else said
+        by_schedule = f"{said}, {bubble} by the schedule (bubble)"
+        return by_schedule if seen.bubble_ns else said + _longest(ranks, in_short=True)
     if loss.startswith("exposed_comm") and not _computes(ranks):
         named = "communication" if loss in _WAITS else f"{loss.rpartition('.')[2].upper()} communication"
         return f"{named}, and hardly anything computes that could run beside it"
@@ -279,8 +281,7 @@ def _what(loss: str, frac: float, ranks: Sequence[Rank], seen: Evidence) -> str:
 
 
 def _computes(ranks: Sequence[Rank]) -> bool:
-    whole = sum(rank.ledger_ns.total for rank in ranks)
-    return sum(rank.ledger_ns.compute for rank in ranks) >= WORTH_A_VERDICT_FRAC * whole
+    return sum(r.ledger_ns.compute - WORTH_A_VERDICT_FRAC * r.ledger_ns.total for r in ranks) >= 0
 
 
 def _gpus(ranks: Sequence[Rank]) -> str:
