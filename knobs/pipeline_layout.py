@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from perfdoc.patterns import later
 from perfdoc.records import dataclass
 
 LAYOUT = "pipeline_model_parallel_layout"
 """Canonical id of the setting."""
-WRITTEN = re.compile(r"[EtmL|()*,\s\d]+")
+WRITTEN = later(r"[EtmL|()*,\s\d]+")
 MAX_LAYERS = 4096
-_REPEATED = re.compile(r"\(([^()]+)\)\*(\d{1,4})")
-_COPIES = re.compile(r"([EtmL|])\*(\d{1,4})")
+_REPEATED = later(r"\(([^()]+)\)\*(\d{1,4})")
+_COPIES = later(r"([EtmL|])\*(\d{1,4})")
 
 
 @dataclass(frozen=True, kw_only=True)

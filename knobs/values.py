@@ -8,6 +8,7 @@ from typing import Final
 
 from perfdoc.knobs.knob import LISTS, Knob, Value
 from perfdoc.knobs.pipeline_layout import LAYOUT, WRITTEN
+from perfdoc.patterns import later
 
 MAX_TEXT = 4096
 """Characters of one value; no setting needs more."""
@@ -26,11 +27,11 @@ _NULL = frozenset({"null", "none", "~", ""})
 OFF = _FALSE | _NULL
 """Words, in small letters, of a switch that is off or not set."""
 _DTYPES = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
-_DIGITS = re.compile(r"[-+]?\d[\d_]*")
-_SET_AT_START = {"nproc_per_node": re.compile(r"auto|gpu|cpu|xpu"), "nnodes": re.compile(r"\d{1,9}:\d{1,9}")}
+_DIGITS = later(r"[-+]?\d[\d_]*")
+_SET_AT_START = {"nproc_per_node": later(r"auto|gpu|cpu|xpu"), "nnodes": later(r"\d{1,9}:\d{1,9}")}
 """What torchrun takes besides a number, and makes one of on the machine."""
-_PATTERN = re.compile(r"['\"]?(?=[^0-9]{0,9}[0-9])[\[\]()*+,0-9 ]{1,2000}['\"]?")
-_PLACEHOLDER = re.compile(r"^<|<.*>|\$|\$?\{.*\}|^\?\?\?$|…|^\.\.\.$|^lambda |\(")
+_PATTERN = later(r"['\"]?(?=[^0-9]{0,9}[0-9])[\[\]()*+,0-9 ]{1,2000}['\"]?")
+_PLACEHOLDER = later(r"^<|<.*>|\$|\$?\{.*\}|^\?\?\?$|…|^\.\.\.$|^lambda |\(")
 
 
 def read_value(knob: Knob, raw: Raw) -> Value | Opaque:

@@ -7,7 +7,6 @@ from typing import Literal
 
 from perfdoc.knobs.knob import Dialect, Knob, Value
 from perfdoc.knobs.load import catalogue
-from perfdoc.knobs.naming.places import STEM
 
 Way = Literal["option", "variable", "left out", "code", ""]
 """Where a setting is written: on a command line or in a configuration's file; in the environment; nowhere, an
@@ -89,6 +88,8 @@ def _in_code(path: str) -> bool:
 
 def like(written: str, name: str) -> str:
     """A path with the beginning that the user's own names have: `recipe.model.config.…`."""
+    from perfdoc.knobs.naming.places import STEM
+
     stem = STEM.match(name)
     return stem[0] + written if stem and written[:1].islower() and "=" in written else written
 

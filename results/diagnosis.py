@@ -57,7 +57,6 @@ from perfdoc.results.rules import Advice, Evidence, Related, RuleResult, WorstIn
 from perfdoc.results.step_times import StepTimes
 from perfdoc.results.tables import Tables
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
-from perfdoc.results.type_schema import schema_of
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 from perfdoc.results.what_if import WhatIfAnalysis
 
@@ -218,4 +217,6 @@ def from_json(data: bytes) -> Diagnosis:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of diagnosis.json, made from the types above."""
+    from perfdoc.results.type_schema import schema_of
+
     return schema_of(Diagnosis)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from perfdoc.patterns import later
 from perfdoc.records import dataclass
 from perfdoc.traces.damage import FEWEST_ROWS, SPANS, Damage, timed_rows
 from perfdoc.traces.errors import TraceError
@@ -30,7 +31,7 @@ _LONGER = 1.5
 """Than every other row of its name: a row that covers a whole later one of its stream."""
 _MUCH_LONGER = 10
 """The same of communication, which waits for others, and of a name that has no other row."""
-_WAITS = re.compile(r"ccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|deep_?ep|shmem|sendrecv", re.I)
+_WAITS = later(r"ccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|deep_?ep|shmem|sendrecv", re.I)
 
 
 @dataclass(frozen=True, kw_only=True)

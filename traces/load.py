@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from perfdoc.patterns import later
 from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.foreign import packed_in, what_is
 from perfdoc.traces.formats import accepted, format_of, is_parquet_folder, named_as, tool_of
@@ -104,7 +105,7 @@ def _in_folder(folder: Path) -> list[Path]:
     return captures
 
 
-_TABLE = re.compile(r"StringIds\.|CUPTI_ACTIVITY_|NVTX_EVENTS\.|(TARGET|META|ENUM)_")
+_TABLE = later(r"StringIds\.|CUPTI_ACTIVITY_|NVTX_EVENTS\.|(TARGET|META|ENUM)_")
 _LOOKED_INTO, _FEW = 64, 8
 """Folders of a folder; and of these, where none of them holds traces itself."""
 

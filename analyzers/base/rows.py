@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.traces.table import Bool, distinct
+from perfdoc.traces.table import Bool, distinct, unique
 
 _Said = TypeVar("_Said", bool, int, float)
 
@@ -19,11 +19,13 @@ def said_by_names(
     names: NDArray[np.integer[Any]],
     look: Callable[[str], _Said | None],
     unknown: _Said,
+    alike: I64 | None = None,
 ) -> NDArray[Any]:
     """For every row what `look` makes of its name; `unknown`, whose type is the column's, where that is None
     or the row has no name.
 
-    names: indices into strings, -1 none.
+    names: indices into strings, -1 none. alike: `Trace.alike`, where it may not matter to `look` which number
+    is in a name; asked once then for all that differ in nothing else.
 
     >>> said_by_names(["", "gemm", "copy"], np.array([2, 1, -1, 2]), len, 0).tolist()
     [4, 4, 0, 4]
@@ -31,9 +33,12 @@ def said_by_names(
     # The slot past the last string is where -1 looks.
     said: NDArray[Any] = np.full(len(strings) + 1, unknown)
     (named,) = kept(names >= 0, names)
-    for i in np.flatnonzero(np.bincount(named, minlength=len(strings))).tolist():
+    used = np.flatnonzero(np.bincount(named, minlength=len(strings)))
+    for i in (used if alike is None else unique(alike[used])).tolist():
         if (found := look(strings[i])) is not None:
             said[i] = found
+    if alike is not None:
+        said[used] = said[alike[used]]
     of_rows: NDArray[Any] = said[names]
     return of_rows
 

@@ -176,7 +176,9 @@ def _operators_without_launch(trace: Trace, process: int, launching: I64) -> tup
     threads = np.flatnonzero(np.bincount(api.thread[launching]))
     for table in (trace.operators, trace.ranges):
         rows = np.flatnonzero(
-            said_by_names(trace.strings, table.name, lambda n: _LAUNCHING.match(n) is not None, False)
+            said_by_names(
+                trace.strings, table.name, lambda n: _LAUNCHING.match(n) is not None, False, trace.alike
+            )
         )
         rows = rows[among(table.thread[rows], threads)]
         if not len(rows):

@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from perfdoc.patterns import later
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.gpus import gpu_family
 from perfdoc.records import dataclass
@@ -275,7 +276,7 @@ def _vendor(trace: Trace, text: str) -> Vendor:
     return next((vendor for vendor, parts in said if any(part in text for part in parts)), "")
 
 
-_OTHERS_FILES = re.compile(
+_OTHERS_FILES = later(
     r"(transformers|accelerate|deepspeed|peft|vllm|sglang)[/.][\w/.]*megatron", re.IGNORECASE
 )
 """Files of other frameworks that are named for Megatron."""

@@ -11,7 +11,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.event_counts import MAX_MISSING_FRAC, Launched
-from perfdoc.analyzers.device.range_names import numbered, ranges_matching
+from perfdoc.analyzers.device.range_names import numbered, rows_named
 from perfdoc.records import dataclass
 from perfdoc.results.figures import brief, plural
 from perfdoc.results.names import shorten
@@ -178,7 +178,7 @@ def iterations(trace: Trace, activity: Activity) -> Marks | None:
     """Steps from one end of PyTorch's or ZeRO's optimizer step to the next, the first from the first launch
     on; None where they do not launch about as much each."""
     process = trace.devices[activity.device].process
-    rows = of_process(trace, ranges_matching(trace, _OPTIMIZER_STEP.match), process)
+    rows = of_process(trace, rows_named(trace, trace.range_names_like(_OPTIMIZER_STEP.match)), process)
     rows = rows[(trace.ranges.kind[rows] != RangeKind.MARK) & ~trace.ranges.never_closed[rows]]
     launched = np.sort(activity.launch_start_ns[activity.launch_start_ns >= 0])
     if len(rows) < MIN_ITERATIONS or not len(launched):

@@ -86,6 +86,8 @@ _STEP_HINTS = ("step", "iter", "run_training", "execute_")
 _DATA_HINTS = (vocabulary.DATA, "data", "batch", "sample", "dali", "next", "input")
 _GC_HINTS = (vocabulary.GC, "gc", "garbage")
 _LOCK_HINTS = ("gil",)
+_ARGUMENT = "input_op_ids"
+"""Of PyTorch's emit_nvtx, behind each of its names: no hint of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +123,7 @@ _FORMS = (
 def _known(name: str) -> tuple[list[int], int]:
     """Which of _FORMS a name has, and the index into DIMENSIONS of the communication
     it names (-1: none)."""
-    low = name.lower()
+    low = name.lower().replace(_ARGUMENT, "")
     forms = [
         i
         for i, (pattern, hints) in enumerate(_FORMS)
@@ -145,10 +147,10 @@ def find_known_ranges(trace: Trace, data_pattern: re.Pattern[str] | None = None)
             named[form].append(i)
     table[used] = table[alike]
     table[own] = [_known(trace.strings[i])[1] for i in own]
-    comm = _rows_named(trace, np.flatnonzero(table >= 0).tolist())
+    comm = rows_named(trace, np.flatnonzero(table >= 0).tolist())
     comm = comm[trace.ranges.kind[comm] != RangeKind.MARK]
     *steps, data, gc, lock_waits, lock_held = (
-        _rows_named(trace, used[np.isin(alike, names)].tolist()) for names in named
+        rows_named(trace, used[np.isin(alike, names)].tolist()) for names in named
     )
     if data_pattern is not None:
         data = np.union1d(data, ranges_matching(trace, data_pattern.search))
@@ -169,7 +171,7 @@ def find_known_ranges(trace: Trace, data_pattern: re.Pattern[str] | None = None)
 def ranges_matching(trace: Trace, matches: Callable[[str], object]) -> I64:
     """Rows of Trace.ranges whose name a user's test finds."""
     used = trace.range_names
-    return _rows_named(trace, [i for i in used.tolist() if matches(trace.strings[i])])
+    return rows_named(trace, [i for i in used.tolist() if matches(trace.strings[i])])
 
 
 def _communicators(names: Iterable[str]) -> dict[int, str]:
@@ -181,7 +183,8 @@ def _communicators(names: Iterable[str]) -> dict[int, str]:
     return found
 
 
-def _rows_named(trace: Trace, names: Sequence[int]) -> I64:
+def rows_named(trace: Trace, names: Sequence[int]) -> I64:
+    """Rows of Trace.ranges that have one of these names."""
     if not names:
         return np.empty(0, np.int64)
     wanted = np.zeros(len(trace.strings), bool)

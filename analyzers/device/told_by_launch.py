@@ -6,7 +6,6 @@ operators have names of their own. Weaker than a kernel's own name: an operator 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,13 +16,14 @@ from perfdoc.analyzers.base.rows import said_by_names
 from perfdoc.analyzers.device.launches import Launches, innermost, launches_graphs
 from perfdoc.analyzers.kernel_class.classify import UNKNOWN, UNNAMED, KernelKind, KernelKinds, classify
 from perfdoc.analyzers.kernel_class.rules import WITH_KERNEL, KernelClass, operation_of
+from perfdoc.patterns import later
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.model import Ranges
 
-_CALL = re.compile(r"(?:_?c10d(?:_functional)?::|[a-z]ccl:|nccl(?=[A-Z]))([A-Za-z_]{1,40})")
+_CALL = later(r"(?:_?c10d(?:_functional)?::|[a-z]ccl:|nccl(?=[A-Z]))([A-Za-z_]{1,40})")
 """PyTorch's operators and ranges around a collective's launch (`c10d::allreduce_`, `nccl:all_reduce`), and
 NCCL's own range."""
-_PRODUCT = re.compile(r"aten::(?:linear|mv|dot|addmv|\w{0,30}mm)\Z")
+_PRODUCT = later(r"aten::(?:linear|mv|dot|addmv|\w{0,30}mm)\Z")
 _WEAK = (
     *(KernelClass.ELEMENTWISE, KernelClass.REDUCTION, KernelClass.COPY, KernelClass.SORT, KernelClass.RANDOM),
     KernelClass.MOE_ROUTING,
@@ -96,7 +96,7 @@ def _named_behind(trace: Trace, rows: I64, launches: Launches, says: Callable[[s
     for table in (trace.operators, trace.ranges):
         # Of all of them only those in which one of these launches lies.
         first, last = (np.searchsorted(at, edge, "left") for edge in (table.start_ns, table.end_ns))
-        around = (last > first) & said_by_names(trace.strings, table.name, says, False)
+        around = (last > first) & said_by_names(trace.strings, table.name, says, False, trace.alike)
         if isinstance(table, Ranges):
             around &= (table.kind != RangeKind.MARK) & ~table.never_closed
         columns = (table.start_ns, table.end_ns, table.thread, table.name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, owners_by_last_end, union
@@ -11,11 +9,12 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.efficiency.roofline import Roofline
 from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.analyzers.tables.device import samples_of
+from perfdoc.patterns import later
 from perfdoc.records import dataclass
 from perfdoc.results.efficiency import CAUSES
 from perfdoc.traces.table import F64, Bool
 
-_CLOCK = re.compile(r"(?i)GPC Clock\b")
+_CLOCK = later(r"(?i)GPC Clock\b")
 _COVERED_MIN_FRAC = 0.5
 """Of a kernel, by samples: below, its clock is unknown."""
 

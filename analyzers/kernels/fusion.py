@@ -19,6 +19,7 @@ from perfdoc.analyzers.base.intervals import I64, exact_sum
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT, is_masked_softmax
+from perfdoc.patterns import later
 from perfdoc.records import dataclass
 from perfdoc.results.kernels import NO_UNFUSED_ATTENTION, UnfusedAttention, UnfusedPattern
 from perfdoc.traces.table import Bool, among, unique
@@ -228,11 +229,11 @@ _BETWEEN = r"[^PsbFz|]"
 """A small kernel."""
 _BY_HAND = rf"x{_BETWEEN}{{0,3}}a{_BETWEEN}{{0,3}}e{_BETWEEN}{{0,3}}S{_BETWEEN}{{0,3}}d"
 """Maximum, - maximum, exp, sum, divide."""
-_FORWARD = re.compile(rf"P({_BETWEEN}{{0,8}}s{_BETWEEN}{{0,8}})P")
-_FORWARD_BY_HAND = re.compile(rf"P({_BETWEEN}{{0,8}}?{_BY_HAND}{_BETWEEN}{{0,8}})P")
+_FORWARD = later(rf"P({_BETWEEN}{{0,8}}s{_BETWEEN}{{0,8}})P")
+_FORWARD_BY_HAND = later(rf"P({_BETWEEN}{{0,8}}?{_BY_HAND}{_BETWEEN}{{0,8}})P")
 _PAIR = rf"P{_BETWEEN}{{0,4}}P"
-_GRADIENT = re.compile(rf"{_PAIR}({_BETWEEN}{{0,8}}b{_BETWEEN}{{0,8}}){_PAIR}")
-_GRADIENT_BY_HAND = re.compile(rf"{_PAIR}((?=[^P|]*d)(?=[^P|]*n)(?=[^P|]*S)(?:{_BETWEEN}|z){{5,24}}){_PAIR}")
+_GRADIENT = later(rf"{_PAIR}({_BETWEEN}{{0,8}}b{_BETWEEN}{{0,8}}){_PAIR}")
+_GRADIENT_BY_HAND = later(rf"{_PAIR}((?=[^P|]*d)(?=[^P|]*n)(?=[^P|]*S)(?:{_BETWEEN}|z){{5,24}}){_PAIR}")
 """Division's gradient negates, divides and sums; that of the maximum may be no small kernel."""
 _AS_MANY = 1.1
 """Gradients over forwards: more may be of something else, such as a LayerNorm by hand."""

@@ -15,6 +15,7 @@ from perfdoc.analyzers.device.activity import communicating_copies
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.tables.sizes import SizedCalls, sized_calls
+from perfdoc.patterns import later
 from perfdoc.records import dataclass
 from perfdoc.results.quality import MEASURED
 from perfdoc.results.tables import CopyRow, GpuMetrics, MetricMean
@@ -29,7 +30,7 @@ _PAUSE = 4
 """Times the usual distance of two samples: a later one is not of all the time since the one before."""
 _MEANINGS = MappingProxyType(
     {
-        re.compile(pattern, re.IGNORECASE): meaning
+        later(pattern, re.IGNORECASE): meaning
         for pattern, meaning in (
             (r"SMs? Active\b", "sm_active"),
             (r"SM Issue\b", "sm_issue"),

@@ -39,6 +39,7 @@ from perfdoc.analyzers.work.operator_work import (
     OperatorWork,
     share_calls,
 )
+from perfdoc.patterns import later
 from perfdoc.records import dataclass
 from perfdoc.traces.model import Operators, RangeKind
 from perfdoc.traces.table import Bool, among, unique
@@ -49,7 +50,7 @@ _PRODUCTS = (
 )
 _MAX_NAME = 2_000
 """Characters; the sizes of a product are some hundred at most."""
-_EMITTED = re.compile(
+_EMITTED = later(
     r"(aten::\w{1,40})(?:, seq = \d{1,19})?(?:, op_id = \d{1,19})?, sizes = (\[\[[\d, ]{0,200}\]"
     r"(?:, \[[\d, ]{0,200}\]){0,16}\])(?:, input_op_ids = \[.*\])?",
     re.DOTALL,

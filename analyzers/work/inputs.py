@@ -7,7 +7,6 @@ no tensor or has no width: a formula then knows less, and never fails.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from perfdoc.patterns import later
 from perfdoc.records import dataclass
 
 Shape: TypeAlias = tuple[int, ...]
@@ -54,7 +54,7 @@ WIDTHS: Mapping[str, tuple[str, int]] = MappingProxyType(
 )
 """Arithmetic and bytes by element type, as C++ spells it, namespaces and capitals aside."""
 _NO_TENSOR = frozenset({"", "scalar", "scalarlist", "tensorlist", "genericlist", "device", "none"})
-_INTEGER = re.compile(r"-?\d{1,18}")
+_INTEGER = later(r"-?\d{1,18}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ import re
 from typing import Literal, TypeAlias, cast, get_args
 from urllib.parse import quote, unquote
 
+from perfdoc.patterns import later
 from perfdoc.profiling.vocabulary import COLLECTIVE_PHASES
 from perfdoc.records import dataclass
 
@@ -35,7 +36,7 @@ MAX_TEXT = 256
 """Longest group description or name that a name carries, in characters; see `carried`."""
 
 _COUNT = r"(0|[1-9][0-9]{0,18})"
-_NAME = re.compile(
+_NAME = later(
     "(" + "|".join(re.escape(phase) for phase in COLLECTIVE_PHASES) + ")"
     " (" + "|".join(OPERATIONS) + ")"
     r" group=([A-Za-z0-9_.~%-]*) pg=([A-Za-z0-9_.~%-]*)"
@@ -124,8 +125,8 @@ def carried(text: str) -> str:
 
 def parse_collective(name: str) -> CollectiveName | None:
     """The facts of a collective's range; None for any other name, however close to one of ours."""
-    found = _NAME.fullmatch(name) if len(name) <= _MAX_NAME else None
-    if found is None:
+    ours = len(name) <= _MAX_NAME and name.startswith(COLLECTIVE_PHASES)
+    if not ours or (found := _NAME.fullmatch(name)) is None:
         return None
     phase, operation, group, group_name, size, sequence, sent, peer, dimension = found.groups()
     counts = [None if text is None else int(text) for text in (size, sequence, sent, peer)]

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from perfdoc.patterns import later
 from perfdoc.records import dataclass
 from perfdoc.traces.kineto.values import integer
 from perfdoc.traces.model import UNKNOWN
@@ -22,7 +23,7 @@ _PLACES = 1 << 62
 """Above what a GPU or a process has for a number."""
 _FEW_FRAC = 0.01
 """Of the rows of the fullest place: fewer are damage, and no GPU of their own."""
-_NUMBERED = re.compile(r"(.{1,200}?)(\d{1,10})\s*\Z", re.DOTALL)
+_NUMBERED = later(r"(.{1,200}?)(\d{1,10})\s*\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)

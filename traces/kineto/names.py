@@ -7,6 +7,8 @@ import sys
 from functools import lru_cache
 from typing import Literal
 
+from perfdoc.patterns import later
+
 KERNELS = ("kernel", "Kernel", "mtia_ccp_events")
 _ANY = ("gpu", "gcu", "mlu")
 COPIES = ("Memcpy", "Memset", *(f"{gpu}_{what}" for gpu in _ANY for what in ("memcpy", "memset")))
@@ -15,8 +17,8 @@ CALLS = (
     *("privateuse1_runtime", "privateuse1_driver", "glow_runtime", "gcu_runtime", "gcu_driver"),
     *("mlu_runtime", "mlu_driver", "musa_runtime", "musa_driver"),
 )
-_OTHERS = re.compile(r"[a-z0-9]{2,16}_(?:(runtime|driver)|(?:memcpy|memset))")
-OTHERS_CALL = re.compile(r"[a-z]{2,8}[A-Z][A-Za-z0-9]{2,60}")
+_OTHERS = later(r"[a-z0-9]{2,16}_(?:(runtime|driver)|(?:memcpy|memset))")
+OTHERS_CALL = later(r"[a-z]{2,8}[A-Z][A-Za-z0-9]{2,60}")
 """The form of a call's name behind another vendor's prefix."""
 OPERATORS = ("cpu_op", "Operator")
 MARKS = ("user_annotation", "cpu_instant_event")
@@ -57,8 +59,8 @@ ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)", "Optimizer.", "
 """Old captures wrote annotations as operators; these names are no operator's."""
 
 # What can nest, what separates, and `->`, whose `>` closes nothing.
-_TOKEN = re.compile(r"->|::|[<>(){}\[\] ]|\boperator\b")
-_OPERATOR_SYMBOL = re.compile(r"\s*(?:\(\)|\[\]|<=>|<<=?|>>=?|<=|>=|->\*?|[<>]|[^\w\s(){}\[\]<>]+)")
+_TOKEN = later(r"->|::|[<>(){}\[\] ]|\boperator\b")
+_OPERATOR_SYMBOL = later(r"\s*(?:\(\)|\[\]|<=>|<<=?|>>=?|<=|>=|->\*?|[<>]|[^\w\s(){}\[\]<>]+)")
 _OPENING = {">": "<", ")": "(", "}": "{", "]": "["}
 
 
@@ -128,7 +130,7 @@ class _Brackets:
             self._counts[popped] -= 1
 
 
-_FRAME = re.compile(r"([^()]{1,400}\.py)\(\d{1,9}\): \S")
+_FRAME = later(r"([^()]{1,400}\.py)\(\d{1,9}\): \S")
 """`train/loop.py(42): train_step`, the path without the folder that it was imported from."""
 _NOT_OWN = frozenset({"torch", "torchgen", "functorch", "triton", "numpy", "nvtx"})
 """Packages that stand between a program and the CUDA calls that it makes."""
@@ -154,7 +156,7 @@ def is_own_frame(name: str) -> bool:
     return package not in _NOT_OWN and package not in sys.stdlib_module_names
 
 
-_WAITING_FRAME = re.compile(
+_WAITING_FRAME = later(
     r"(?:^|/)(?:queue|threading|selectors|multiprocessing/(?:connection|queues)|torch/utils/data/dataloader)\.py"
     r"\(\d{1,9}\): (?:__next__|_next_data|_try_get_data|_get_data|get|wait|_?poll|recv\w{0,8}|select)$"
 )

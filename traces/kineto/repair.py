@@ -7,6 +7,8 @@ import re
 
 import msgspec
 
+from perfdoc.patterns import later
+
 _CHUNK_BYTES = 1 << 20
 MAX_REPAIRS = 1 << 24
 """Places. Each takes about a microsecond."""
@@ -20,10 +22,10 @@ _GOOD_ESCAPE = (
     rb"|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})"
 )
 _GOOD_STRING = rb'"(?:[^"\\]++|' + _GOOD_ESCAPE + rb')*+"'
-_BETWEEN = re.compile(rb'(?:[^"nNiI-]++|' + _GOOD_STRING + rb"|(?!" + _LITERAL + rb")[nNiI-])*+")
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|' + _LITERAL, re.DOTALL)
-_GOOD_TEXT = re.compile(rb"(?:[^\\]++|" + _GOOD_ESCAPE + rb")*+")
-_LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_BETWEEN = later(rb'(?:[^"nNiI-]++|' + _GOOD_STRING + rb"|(?!" + _LITERAL + rb")[nNiI-])*+")
+_TOKEN = later(rb'"(?:[^"\\]++|\\.)*+"|' + _LITERAL, re.DOTALL)
+_GOOD_TEXT = later(rb"(?:[^\\]++|" + _GOOD_ESCAPE + rb")*+")
+_LONE_SURROGATE = later(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
 class TooBrokenError(msgspec.DecodeError):

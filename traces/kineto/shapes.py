@@ -6,10 +6,9 @@ stand in the file; only what was not seen before is decoded, checked and written
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
+from perfdoc.patterns import later
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.values import NO_INPUTS, Inputs
 from perfdoc.traces.table import Strings
@@ -20,12 +19,12 @@ MAX_DISTINCT_BYTES = 256 << 20
 """Of all distinct arguments together; what comes after them is unknown."""
 UNKNOWN_INPUTS = (0, 0, 0, 0)
 
-_WITH_VALUES = re.compile(
+_WITH_VALUES = later(
     r"(?i)conv|att|flash|fmha|norm|softmax|embedding|sum|mean|prod|std|var|amax|amin|argm|addmm|addbmm"
     r"|baddbmm|scaled_\w*mm|grouped_mm|::(?:max|min|all|any)$"
 )
 """Operators whose work follows from scalars too (causal, stride, dimension); of others they take room."""
-_ZERO = re.compile(rb"(?<!\d)0(?!\d)")
+_ZERO = later(rb"(?<!\d)0(?!\d)")
 
 
 class InputTexts:

@@ -7,12 +7,12 @@ converted and never a float.
 
 from __future__ import annotations
 
-import re
 from decimal import Context, Decimal
 from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
+from perfdoc.patterns import later
 from perfdoc.traces.kineto.names import CALLS, OPERATORS
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.unpack import RECAPTURE
@@ -87,7 +87,7 @@ def instant_ns(time_us: object) -> int:
     return interval_ns(time_us, 0)[0]
 
 
-_DECIMAL = re.compile(r"-?\d{1,19}(?:\.\d{1,9})?")
+_DECIMAL = later(r"-?\d{1,19}(?:\.\d{1,9})?")
 """A time that a program wrote as text."""
 
 
@@ -127,8 +127,8 @@ def _shown(value: object) -> str:
 
 _EXACT = 1 << 53
 """Below it a float holds every whole number."""
-_TRAILING_INTEGER = re.compile(r"(?:\A|stream )(-?\d{1,19})\s*\Z")
-_HEX = re.compile(r"\A0x[0-9a-fA-F]{1,16}\Z")
+_TRAILING_INTEGER = later(r"(?:\A|stream )(-?\d{1,19})\s*\Z")
+_HEX = later(r"\A0x[0-9a-fA-F]{1,16}\Z")
 
 
 class ThreadNameArgs(msgspec.Struct, gc=False):
@@ -229,7 +229,7 @@ def correlation_id(value: object) -> int:
     return number if number < MAX_CORRELATION else UNKNOWN
 
 
-_COPY_ENDS = re.compile(
+_COPY_ENDS = later(
     r"(?:Copy|Memcpy|(?<![a-zA-Z]))(Host|Device|[HMDP])(?:to|To|2)(Host|Device|[HMDP])(?![a-z])"
 )
 """`HtoD` of CUPTI and of ROCm since 2023, `CopyHostToDevice` before; Intel's `M2D`, M the host's memory."""

@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from perfdoc.patterns import later
+
 _CODE = r"pd(\d{3})_\w+\.py"
-_TITLE = re.compile(r'^    title="([^"]+)"', re.MULTILINE)
+_TITLE = later(r'^    title="([^"]+)"', re.MULTILINE)
 
 Offered = list[tuple[str, str]]
 """What can be typed, and what it is."""

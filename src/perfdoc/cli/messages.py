@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -54,7 +53,9 @@ def in_one_line(
     except Exception as error:
         from perfdoc.diagnose.workers import WorkerLostError
 
-        unwritten = (OSError, sqlite3.Error)  # a full disk, above all
+        # A full disk, above all. PyTorch traces are read without SQLite.
+        database = sys.modules.get("sqlite3")
+        unwritten = (OSError, *([database.Error] if database else []))
         if debug or not isinstance(error, mistakes or (ValueError, WorkerLostError, *unwritten)):
             raise
         if not mistakes and isinstance(error, unwritten):
