@@ -59,7 +59,7 @@ class HostSplit(Measured):
     in all above 0.1 ms that lie in no step's range. None without steps and without such a thread."""
     pausing_ns: int | None = None
     """Of python_ns, less both: in longer stretches without a CUDA call than launching takes, 10 ms, or 1 ms
-    where launches mostly lie further apart than that, or where, with steps, two a step or 0.5 % of the times
+    where launches mostly lie further apart than that, or where, with steps, four a step or 0.5 % of the times
     between calls are so long, twice as long as all others and 20 times the median; 0.1 ms between graphs."""
     before_copies_ns: int | None = None
     """Of waiting_ns and pausing_ns: in gaps that a copy from the host's memory ended, as of a batch. None

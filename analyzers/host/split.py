@@ -34,7 +34,7 @@ MIN_COPY_BYTES = 1 << 12
 _SPARSE_MAX_NS = 1_000_000
 """The same of a thread whose launches mostly lie further apart than this: it is not busy with launching. And
 of one that seldom takes as long."""
-_RARE_FRAC, _RARE_A_STEP = 0.005, 2
+_RARE_FRAC, _RARE_A_STEP = 0.005, 4
 """Of the times between calls, or so many a step: where no more are so long, launching does not take them, and
 a graph of each layer, which has all others, leaves them."""
 _OUTLIER, _TIMES = 2, 20

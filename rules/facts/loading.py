@@ -131,13 +131,13 @@ def longest_ns(case: Case) -> int:
 def pause_words(case: Case) -> str:
     """How often the host pauses, and where, as it follows `the host pauses`: ` once a step, in `log``."""
     each, longest = case.per_unit_ms(pausing_ns), longest_ns(case) / 1e6
-    regular = case.unit == "step" and each is not None and _ALIKE * longest <= each <= longest / _ALIKE
+    regular = case.unit == "step" and each is not None and _ALIKE[0] * longest <= each <= _ALIKE[1] * longest
     where = paused_in(case)
     mostly = where and mostly_in(case, lambda name: name == where)
     return f"{' once a step' if regular else ''}{f', in {where}' if mostly else ''}"
 
 
-_ALIKE = 0.6
+_ALIKE = 0.6, 1.2
 """Of the longest pause: what a step has of pauses, the mean over ranks, where it has one."""
 
 

@@ -69,6 +69,16 @@ def test_one_pause_a_step_is_no_launching(pause_us: int, ranks: int, name: str, 
     assert rule.gain.high_ms == pytest.approx(lost_ms, abs=0.02 * lost_ms + 0.02)
 
 
+def test_a_few_pauses_a_step_are_none_of_launching_either(tmp_path: Path) -> None:
+    """Three of 4 ms: 1,350 us of the first one, and 90 of each other one, are hidden behind kernels."""
+    said = said_of(job(12_000, pieces=3), tmp_path)
+    assert ": the host pauses." in said.verdict
+    assert "CUDA graphs" not in words_of(said)
+    rule = next(rule for rule in said.rules if rule.code == "PD201")
+    assert rule.gain is not None
+    assert rule.gain.high_ms == pytest.approx(12 - 1.35 - 0.18, abs=0.1)
+
+
 def test_many_pauses_a_step_are_the_models_own(tmp_path: Path) -> None:
     """20 of 1.5 ms a step, as of layers whose Python is slow: graphs of layers take them away."""
     said = said_of(job(30_000, pieces=20), tmp_path)
