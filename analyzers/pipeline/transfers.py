@@ -204,38 +204,43 @@ class StageMessages:
     """(stage, position in that stage's lists) of the other sides."""
 
 
-def match_messages(
-    ranks: Sequence[PipelineRank],
-    steps: Sequence[int],
-    common: Sequence[tuple[I64, I64, I64]],
-    pairs: Pairs,
-    slack_ns: int,
-) -> tuple[list[StageMessages], int]:
-    """Messages of one pipeline in one step with their other sides, and by how much clocks contradict them:
-    the longest time by which a message ended before it was sent, where many did.
-
-    ranks: by stage. steps: the step's index on each. common: (start, end, wait) of all messages of each on
-    the common clock. pairs: of this step. slack_ns: how far apart clocks may be.
-    """
-    stages = []
-    position = []
-    for rank, step, (start, end, wait) in zip(ranks, steps, common, strict=True):
-        rows = np.flatnonzero(rank.message_step == step)
-        rows = rows[np.argsort(end[rows], kind="stable")]
-        m = rank.messages
-        position.append({row: at for at, row in enumerate(rows.tolist())})
-        stages.append(
+def messages_by_step(
+    rank: PipelineRank, steps: Sequence[int], common: tuple[I64, I64, I64]
+) -> list[StageMessages]:
+    """A stage's messages in each of some steps, without their other sides. common: (start, end, wait) of all
+    on the common clock."""
+    start, end, wait = common
+    rows = np.lexsort((end, rank.message_step))
+    of_step = rank.message_step[rows]
+    m = rank.messages
+    columns = (rows, *(c[rows] for c in (start, end, wait, m.gap_before_ns, m.gap_after_ns, m.bytes)))
+    lists = [column.tolist() for column in columns]
+    begins, ends_at = of_step.searchsorted(steps), of_step.searchsorted(steps, "right")
+    found = []
+    for a, b in zip(begins.tolist(), ends_at.tolist(), strict=True):
+        row, starts, ends, waits, before, after, size = (values[a:b] for values in lists)
+        found.append(
             StageMessages(
-                row=rows.tolist(),
-                start_ns=start[rows].tolist(),
-                end_ns=end[rows].tolist(),
-                wait_ns=wait[rows].tolist(),
-                gap_before_ns=m.gap_before_ns[rows].tolist(),
-                gap_after_ns=m.gap_after_ns[rows].tolist(),
-                bytes=m.bytes[rows].tolist(),
-                partners=[[] for _ in rows],
+                row=row,
+                start_ns=starts,
+                end_ns=ends,
+                wait_ns=waits,
+                gap_before_ns=before,
+                gap_after_ns=after,
+                bytes=size,
+                partners=[[] for _ in row],
             )
         )
+    return found
+
+
+def match_messages(stages: Sequence[StageMessages], pairs: Pairs, slack_ns: int) -> int:
+    """Give messages of one pipeline in one step their other sides. Returns by how much clocks contradict
+    them: the longest time by which a message ended before it was sent, where many did.
+
+    pairs: of this step. slack_ns: how far apart clocks may be.
+    """
+    position = [{row: at for at, row in enumerate(stage.row)} for stage in stages]
     early = []
     columns = (pairs.sender, pairs.sent, pairs.receiver, pairs.received)
     for sender, sent, receiver, received in zip(*(c.tolist() for c in columns), strict=True):
@@ -246,7 +251,7 @@ def match_messages(
             stages[receiver].partners[b].append((sender, a))
     _by_end(stages, _ENDS_TOGETHER_NS + slack_ns)
     impossible = [ns for ns in early if ns > 0]
-    return stages, max(impossible) if len(impossible) > _IMPOSSIBLE_FRAC * len(early) else 0
+    return max(impossible) if len(impossible) > _IMPOSSIBLE_FRAC * len(early) else 0
 
 
 def _by_end(stages: Sequence[StageMessages], within_ns: int) -> None:

@@ -15,7 +15,13 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.pipeline.layout import Positions
 from perfdoc.analyzers.pipeline.rank import PipelineRank
-from perfdoc.analyzers.pipeline.transfers import StageMessages, common_steps, match_messages, pair_messages
+from perfdoc.analyzers.pipeline.transfers import (
+    StageMessages,
+    common_steps,
+    match_messages,
+    messages_by_step,
+    pair_messages,
+)
 from perfdoc.records import dataclass
 
 
@@ -170,10 +176,10 @@ def find_windows(
     )
     idle = np.minimum(idle, last - first)
     windows = []
-    for number, (name, steps) in enumerate(shared):
-        messages, impossible = match_messages(
-            mine, steps, times, pairs.take(pairs.window == number) if len(pairs) else pairs, 2 * resolution_ns
-        )
+    by_stage = [messages_by_step(*of) for of in zip(mine, by_step.tolist(), times, strict=True)]
+    for number, ((name, steps), *messages) in enumerate(zip(shared, *by_stage, strict=True)):
+        of_step = pairs.take(pairs.window == number) if len(pairs) else pairs
+        impossible = match_messages(messages, of_step, 2 * resolution_ns)
         windows.append(
             Window(
                 positions=members,

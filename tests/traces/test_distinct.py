@@ -21,6 +21,9 @@ def test_they_are_numpys(values: list[int], wanted: list[int]) -> None:
     rows = np.array(values, np.int64)
     assert unique(rows).tolist() == np.unique(rows).tolist()
     assert among(rows, wanted).tolist() == [v in wanted for v in values]
+    for of in (rows, rows % 1_000):  # far apart, and marked
+        order = list(dict.fromkeys(of.tolist()))
+        assert [c.tolist() for c in distinct(of)] == [order, [order.index(n) for n in of.tolist()]]
     if values:
         small = rows // 2**20
         for of in (small, small.astype(float), np.stack([small, small[::-1]])):
@@ -53,16 +56,21 @@ def test_they_are_numpys_of_every_type(dtype: type[np.generic], many: int, chanc
             assert np.array_equal(among(drawn, of), np.isin(drawn, of))
 
 
-@pytest.mark.parametrize("loaded", [True, False], ids=["pyarrow is loaded", "it is not"])
-def test_few_are_hashed_without_pyarrow(loaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In order of first appearance: 7, -3, 9."""
+WIDE, NARROW = 2**40, 9
+
+
+@pytest.mark.parametrize(("loaded", "far"), [(True, WIDE), (False, WIDE), (True, NARROW), (False, NARROW)])
+def test_few_need_no_pyarrow(loaded: bool, far: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it is there, and numbers are too far apart to be marked. In order of first appearance: 7, -3,
+    and the far one."""
     if loaded:
         pytest.importorskip("pyarrow")
-    else:
+    if not loaded or far == NARROW:
         monkeypatch.setitem(sys.modules, "pyarrow._compute", None)  # whoever imports it fails
+    if not loaded:
         monkeypatch.delitem(sys.modules, "pyarrow", raising=False)
-    values, rows = distinct(np.array([7, -3, 7, 9, -3]))
-    assert values.tolist() == [7, -3, 9]
+    values, rows = distinct(np.array([7, -3, 7, far, -3]))
+    assert values.tolist() == [7, -3, far]
     assert rows.tolist() == [0, 1, 0, 2, 1]
     assert values.dtype == rows.dtype == np.int64
 
