@@ -1,6 +1,7 @@
 """How batches are loaded: by worker processes or not, and what to do where these do not keep up."""
 
 import re
+from collections import Counter
 from collections.abc import Callable
 
 from perfdoc.analyzers.base.spot import Spot
@@ -129,12 +130,18 @@ def longest_ns(case: Case) -> int:
 
 
 def pause_words(case: Case) -> str:
-    """How often the host pauses, and where, as it follows `the host pauses`: ` once a step, in `log``."""
-    each, longest = case.per_unit_ms(pausing_ns), longest_ns(case) / 1e6
+    """How often the host pauses or waits, and where, as it follows that: ` once a step, in `log``. Where no
+    range says it, in which call of the C library it mostly waits."""
+    each, longest = case.per_unit_ms(awaiting_ns), longest_ns(case) / 1e6
     regular = case.unit == "step" and each is not None and _ALIKE[0] * longest <= each <= _ALIKE[1] * longest
     where = paused_in(case)
-    mostly = where and mostly_in(case, lambda name: name == where)
-    return f"{' once a step' if regular else ''}{f', in {where}' if mostly else ''}"
+    if not (where and mostly_in(case, lambda name: name == where)):
+        waits = Counter[str]()
+        for wait in (wait for rank in case.ranks for wait in rank.host.idle_split.waits):
+            waits[shorten(wait.call or "", 64)] += wait.idle_ns
+        where, ns = waits.most_common(1)[0] if waits else ("", 0)
+        where = where if ns >= _MOST * sum(map(awaiting_ns, case.ranks)) else ""
+    return f"{' once a step' if regular else ''}{f', in {where}' if where else ''}"
 
 
 _ALIKE = 0.6, 1.2

@@ -21,12 +21,12 @@ LOG = "train.py(12): log_metrics"
 
 
 def job(
-    pause_us: int, *, ranks: int = 1, name: str = "", pieces: int = 1, batch: bool = False
+    pause_us: int, *, ranks: int = 1, name: str = "", pieces: int = 1, batch: bool = False, waits: str = ""
 ) -> TimelineBuilder:
     """Steps of 40 kernels of 100 us, launched 10 us apart behind a wait for the device, then an all-reduce of
     200 us. The host makes no call for so long after 15 of them; the queue then holds work for 1,350 us, so
     that the device idles for 1,350 us less. pieces: so many shorter pauses, before one later kernel each.
-    batch: a step begins with a copy to the device."""
+    batch: a step begins with a copy to the device. waits: the thread is off the CPU then, in this call."""
     builder = TimelineBuilder()
     for rank in range(ranks):
         process = builder.process(pid=1000 + rank)
@@ -42,6 +42,9 @@ def job(
                 if BEFORE <= i < BEFORE + pieces:
                     if name and i == BEFORE:
                         thread.range(name, call, call + pause_us // pieces * US - US)
+                    if waits:
+                        thread.off_cpu(call, call + pause_us // pieces * US - US)
+                        thread.os_call(waits, call, call + pause_us // pieces * US - US)
                     call += pause_us // pieces * US
                 free = max(free, call + 5 * US)
                 device.kernel(GEMM, free, free + 100 * US, launch=(thread, call, call + 3 * US))
@@ -67,6 +70,12 @@ def test_one_pause_a_step_is_no_launching(pause_us: int, ranks: int, name: str, 
     assert "CUDA graphs" not in words_of(said)
     assert rule.gain is not None
     assert rule.gain.high_ms == pytest.approx(lost_ms, abs=0.02 * lost_ms + 0.02)
+
+
+@pytest.mark.parametrize("call", ["fsync", "pthread_cond_wait"])
+def test_a_wait_of_the_host_has_its_call(call: str, tmp_path: Path) -> None:
+    builder = job(8_000, waits=call)
+    assert f": the host waits once a step, in {call}." in said_of(builder, tmp_path).verdict
 
 
 def test_a_few_pauses_a_step_are_none_of_launching_either(tmp_path: Path) -> None:

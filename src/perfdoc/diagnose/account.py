@@ -21,7 +21,7 @@ from perfdoc.results.waits import (
     waits_by_schedule,
 )
 
-LAUNCH_BOUND, PAUSES = "launch-bound", "the host pauses"
+LAUNCH_BOUND, PAUSES, WAITS = "launch-bound", "the host pauses", "the host waits"
 _WORDS = {
     "host": LAUNCH_BOUND,
     "python": "Python between operators",
@@ -235,7 +235,7 @@ def host_cause(ranks: Sequence[Rank], *, on_host: bool, awaits_batch: bool) -> s
         for part in ("waiting_ns", "between_steps_ns", "pausing_ns")
     )
     if 2 * waiting >= host_ns:
-        return "the host waits, likely for its next batch" if awaits_batch else "the host waits"
+        return f"{WAITS}, likely for its next batch" if awaits_batch else WAITS
     if 2 * (waiting + between + pausing) >= host_ns:
         pauses = f"{PAUSES}, likely for its next batch" if awaits_batch else PAUSES
         return "the host works between steps" if between >= pausing else pauses

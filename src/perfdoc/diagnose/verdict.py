@@ -256,7 +256,7 @@ def _what(loss: str, frac: float, ranks: Sequence[Rank], seen: Evidence) -> str:
         on_host = all(rank.gpu.name == "CPU" for rank in ranks)
         cause = account.host_cause(ranks, on_host=on_host, awaits_batch=seen.awaits_batch)
         if cause != account.LAUNCH_BOUND:
-            where = seen.pauses if cause == account.PAUSES else ""
+            where = seen.pauses if cause in (account.PAUSES, account.WAITS) else ""
             return "Python runs between operators" if on_host else f"{_gpus(ranks)}: {cause}{where}"
     if loss == "idle.data" and account.data_is_likely(ranks):
         return f"{_gpus(ranks)}, likely for the next batch (data-loader stall)"
