@@ -179,7 +179,7 @@ BUDGET = {
     "profiling": 7_766,  # no huge pages, no threads but our own; no end of a training; MFU of certain tokens
     "reports": 7_882,  # what a list says of its order and savings; all ranks first where they may wait
     "results": 3_959,  # what hosts allocate; savings in words; words that are compared; the what-if study
-    "rules": 17_082,  # larger batches or slow GPUs; who varies; what GPUs send; pauses; what trains nothing
+    "rules": 17_092,  # larger batches or slow GPUs; who varies; what GPUs send; pauses; what trains nothing
     "simulator": 13_708,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
     "src": 22_725,  # copied workers, all ended; an end that takes nothing apart; GEMMs in FP32; unnamed ranks
     "traces": 10_426,  # parts joined as they come; figures of others; pages; whose rows merged ranks are
