@@ -38,6 +38,14 @@ def test_a_stage_whose_host_is_late_has_no_layers_too_many() -> None:
     assert result("PD201", case).state == "fires"
 
 
+def test_a_long_stage_beyond_those_that_a_group_is_said_to_have(tmp_path: Path) -> None:
+    """Messages show a third stage, which is long, where the group is said to be of two ranks: no time of it
+    is known, so no host is blamed, and the rule has a verdict."""
+    case = simulated_case("dense", LAYOUT, "launch_starved=3000")
+    long = with_long_stage(tmp_path, 1.4, 3).what_if
+    assert result("PD305", replace(case, what_if=long)).state == "fires"
+
+
 def test_layers_that_are_moved_by_hand_gain_what_the_model_says() -> None:
     """The output layer of 128,256 words takes about as long as two layers."""
     case = simulated_case("dense", LAYOUT)
