@@ -75,6 +75,13 @@ def test_few_need_no_pyarrow(loaded: bool, far: int, monkeypatch: pytest.MonkeyP
     assert values.dtype == rows.dtype == np.int64
 
 
+@given(st.lists(st.integers(-4, 2_000), max_size=12) | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9))
+def test_they_come_in_the_order_of_first_appearance(numbers: list[int]) -> None:
+    values, rows = distinct(np.array(numbers, np.int64))
+    order = list(dict.fromkeys(numbers))
+    assert (values.tolist(), rows.tolist()) == (order, [order.index(n) for n in numbers])
+
+
 def test_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of four values the tenth percentile lies 0.3 of the way from the first to the second."""
     rows = np.array([7, 3, 7, 5])

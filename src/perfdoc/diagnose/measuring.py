@@ -16,6 +16,7 @@ from perfdoc.analyzers.measure_device import DeviceAnalysis
 from perfdoc.analyzers.memory.job import RankMemory
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.workers import Here, Place, Processes, Task
+from perfdoc.profiling.copies import copies_of
 from perfdoc.profiling.telling import Telling, part, stage
 from perfdoc.records import dataclass
 from perfdoc.results.figures import plural
@@ -205,5 +206,6 @@ def analysed(request: AnalysisRequest, *, place: Place | None = None) -> Analyse
     stage("diagnosing")
     from perfdoc.diagnose.diagnosis import diagnosis_of  # the command imports it beside the reading
 
-    diagnosis, settings = diagnosis_of(found, request.config)
+    with copies_of(request.jobs):
+        diagnosis, settings = diagnosis_of(found, request.config)
     return Analysed(diagnosis=diagnosis, captures=found.captures, settings=settings)

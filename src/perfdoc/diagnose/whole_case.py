@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from perfdoc import results as d
 from perfdoc.analyzers.clocks.alignment import align_clocks
@@ -23,6 +23,7 @@ from perfdoc.diagnose.job import with_shown_degrees
 from perfdoc.diagnose.ranks import NO_TRACE, rank_of, with_headroom
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.profiling.copies import beside
 from perfdoc.records import dataclass
 from perfdoc.results.headline import Framework
 from perfdoc.results.what_if import WhatIfAnalysis, no_what_if
@@ -45,6 +46,8 @@ _GIVE = "Give a trace of the run too."
 _LEAVE_OUT = "Leave --no-replay out."
 _LATER = "Capture later steps, or give the part that counts: --window START,END."
 _NOT_RUN = "the windows were not replayed"
+_FEW = 16
+"""Ranks of which the replay of what they recorded takes less than a copy of this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,22 +285,23 @@ def whole_case(
         gains=no_gains("not replayed yet", ""),
         memory=remembered,
         configuration=configuration,
-        what_if=_what_if(job, [m for _, m in measured]),
     )
     known, overlap = case.setting("overlap_p2p_comm")
-    replayed = replays_of(
-        captures,
-        ranks,
-        job,
-        partial(why_left_out, case),
-        partial(_too_large, case, remembered),
-        case.framework,
-        case.program,
-        configuration=configuration,
-        messages_overlap=overlap is True if known else None,
-        ranks_per_server=case.setting("nproc_per_node")[1],
-    )
-    case = replace(case, gains=replayed.gains)
+    with beside(partial(_what_if, job, [m for _, m in measured]), worth=len(ranks) > _FEW) as study:
+        studied = cache(lambda: replace(case, what_if=study()))  # what follows asks for it last
+        replayed = replays_of(
+            captures,
+            ranks,
+            job,
+            lambda key, ways: why_left_out(studied(), key, ways),
+            partial(_too_large, case, remembered),
+            case.framework,
+            case.program,
+            configuration=configuration,
+            messages_overlap=overlap is True if known else None,
+            ranks_per_server=case.setting("nproc_per_node")[1],
+        )
+        case = replace(studied(), gains=replayed.gains)
     if contradicted:
         given_captures, given_job, given = as_given
         before = replace(case, captures=given_captures, job=given_job, configuration=given)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
-import os
-import signal
-import sys
-import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from perfdoc.profiling.malloc import reuse_memory
+from perfdoc.profiling.copies import begin, may_fork, starting
 from perfdoc.records import dataclass
 
 if TYPE_CHECKING:
@@ -25,7 +19,6 @@ T = TypeVar("T")
 _T_co = TypeVar("_T_co", covariant=True)
 _LOST = "a worker process died, perhaps out of memory. Try fewer: --jobs 1."
 _LOOK_S = 0.5
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class WorkerLostError(RuntimeError):
@@ -75,11 +68,11 @@ class Processes:
         from concurrent.futures import ProcessPoolExecutor
         from concurrent.futures.process import BrokenProcessPool
 
-        context = multiprocessing.get_context("fork" if _may_fork() else "spawn")
-        begin = partial(_begin_worker, gc.get_threshold())
-        with ProcessPoolExecutor(max(self.workers - 1, 1), context, initializer=begin) as pool:
+        context = multiprocessing.get_context("fork" if may_fork() else "spawn")
+        first = partial(begin, gc.get_threshold())
+        with ProcessPoolExecutor(max(self.workers - 1, 1), context, initializer=first) as pool:
             try:
-                with _starting_workers():
+                with starting():
                     futures = _submitted(tasks[1:], pool)
                 futures[:0] = map(_done_here, tasks[:1])
                 for number in range(len(tasks)):
@@ -91,53 +84,6 @@ class Processes:
                 if isinstance(error, BrokenProcessPool):
                     raise WorkerLostError(_LOST) from error
                 raise
-
-
-def _may_fork() -> bool:
-    """Whether this process has no other thread, of Python or of a library: the copy of one that has may wait
-    for ever for a lock that the other thread held. Where the system does not tell, nothing is copied: Apple's
-    libraries fail in copies."""
-    try:
-        return len(list(Path("/proc/self/task").iterdir())) == 1
-    except OSError:
-        return False
-
-
-@contextmanager
-def _starting_workers() -> Iterator[None]:
-    """Workers are born with interrupts blocked, which are the parent's to answer, and do not run the caller's
-    script again: one that calls `perfdoc.analyze` outside of `if __name__ == "__main__"` would begin again in
-    each of them. What ends the parent waits too: Python drops what is raised in the hooks of a fork."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDS})
-    script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = script
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-def _begin_worker(garbage: tuple[int, int, int]) -> None:
-    """Leave an interrupt to the parent, end when told to, and with it, however it ends. Memory is as in the
-    command, and garbage looked for as in the parent, not at the end."""
-    from multiprocessing import parent_process
-
-    gc.set_threshold(*garbage)
-    atexit.register(gc.freeze)
-    reuse_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in _ENDS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)  # a copy has the command's, which raises
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
-    parent = parent_process()
-    assert parent is not None
-
-    def end_with_parent() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _submitted(tasks: Sequence[Task[T]], pool: ProcessPoolExecutor) -> list[Future[T]]:
