@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,12 +16,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from perfdoc.profiling.malloc import reuse_memory
-from perfdoc.profiling.telling import in_worker
+from perfdoc.profiling.telling import in_worker, still
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 T = TypeVar("T")
+_LOOKS = 10
+_LOOK_S = 0.0005
+"""The system still shows a thread for a moment that Python has seen end."""
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
 _beside = False
 """Whether this one may have a copy at work beside it."""
@@ -77,13 +81,17 @@ def _send(work: Callable[[], T], goes: Connection) -> None:
 
 
 def may_fork() -> bool:
-    """Whether this process has no other thread, of Python or of a library: the copy of one that has may wait
-    for ever for a lock that the other thread held. Where the system does not tell, nothing is copied: Apple's
-    libraries fail in copies."""
-    try:
-        return len(list(Path("/proc/self/task").iterdir())) == 1
-    except OSError:
-        return False
+    """Whether this process has no other thread, of Python or of a library, but the bar's, which is away while
+    one starts: the copy of one that has may wait for ever for a lock that the other thread held. Where the
+    system does not tell, nothing is copied: Apple's libraries fail in copies."""
+    with still(), suppress(OSError):
+        for _ in range(_LOOKS):
+            if len(list(Path("/proc/self/task").iterdir())) == 1:
+                return True
+            if threading.active_count() > 1:
+                break
+            time.sleep(_LOOK_S)
+    return False
 
 
 @contextmanager
@@ -94,7 +102,8 @@ def starting() -> Iterator[None]:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDS})
     script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
-        yield
+        with still():
+            yield
     finally:
         sys.modules["__main__"] = script
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

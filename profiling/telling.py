@@ -4,6 +4,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 from perfdoc.records import dataclass
 
@@ -11,6 +12,8 @@ QUIET_S = 1.0
 """A line this often at most."""
 Bar = Callable[[str, float], None]
 """Shows what is being done, and how much of the whole is behind it (0 to 1)."""
+Still = Callable[[], AbstractContextManager[None]]
+"""For so long the thread that draws a bar is not there."""
 
 
 @dataclass(kw_only=True)
@@ -19,19 +22,25 @@ class _Shown:
     low: float = 0.0
     high: float = 1.0
     """The part of the whole that stages are of now."""
+    still: Still = nullcontext
 
 
 _shown = _Shown()
 
 
 @contextlib.contextmanager
-def shown_by(bar: Bar) -> Iterator[None]:
+def shown_by(bar: Bar, still: Still = nullcontext) -> Iterator[None]:
     """Stages and tellings go to a bar."""
-    _shown.bar, _shown.low, _shown.high = bar, 0.0, 1.0
+    _shown.bar, _shown.still, _shown.low, _shown.high = bar, still, 0.0, 1.0
     try:
         yield
     finally:
-        _shown.bar = None
+        _shown.bar, _shown.still = None, nullcontext
+
+
+def still() -> AbstractContextManager[None]:
+    """No thread draws while the block runs: a process with another thread is not to be copied."""
+    return _shown.still()
 
 
 def part(low: float, high: float) -> None:

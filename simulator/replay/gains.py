@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -98,14 +99,15 @@ def _replay_each(bases: Sequence[Basis], tried: Sequence[dict[str, Proposal]], k
     """What each change alone gains, which the bases keep: of many tasks some here, the others in a copy of
     this process. Who is done with one takes the next from a pipe."""
     left, given = os.pipe()
-    os.write(given, bytes(range(len(keys))))
+    os.write(given, array("I", range(len(keys))).tobytes())
     os.close(given)
     with os.fdopen(left, "rb", buffering=0) as turns:
 
         def some() -> list[dict[tuple[bool, tuple[str, ...]], Gain]]:
-            while number := turns.read(1):
+            while turn := turns.read(array("I").itemsize):
+                key = keys[array("I", turn)[0]]
                 for basis, mine in zip(bases, tried, strict=True):
-                    if (found := mine.get(keys[number[0]])) is not None and found.edit is not None:
+                    if (found := mine.get(key)) is not None and found.edit is not None:
                         basis.of([found])
             return [basis.known for basis in bases]
 

@@ -37,6 +37,13 @@ if sys.argv[1] == "thread":
 if sys.argv[1] == "stays":
     with copies_of(2), beside(lambda: print(os.getpid(), flush=True) or time.sleep(600)) as result:
         result()
+elif sys.argv[1] == "bar":
+    from perfdoc.cli.progress import _Drawing
+    from perfdoc.profiling.telling import shown_by
+    drawn = threading.Semaphore(0)
+    drawing = _Drawing(drawn.release)
+    with drawing, shown_by(lambda *_: None, drawing.still):
+        print(*asked(), drawn.acquire(timeout=30), threading.active_count(), flush=True)
 elif sys.argv[1] == "stopped":
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise_stopped()
@@ -62,6 +69,12 @@ def test_a_copy_does_it_where_it_may() -> None:
     """What it changes stays in it: the list is as long as the runs here."""
     assert said("works") == ("in a copy 0 here 1 here 2", "")
     assert said("thread") == ("here 1 here 2 here 3", "")
+
+
+@linux
+def test_the_thread_of_a_bar_is_away_for_the_copy() -> None:
+    """And draws again after it."""
+    assert said("bar") == ("in a copy 0 True 2", "")
 
 
 @linux

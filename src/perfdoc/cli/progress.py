@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -38,9 +39,10 @@ def bar(first: str) -> Iterator[Callable[[], None]]:
         console=Console(stderr=True, highlight=False),
         transient=True,
         redirect_stdout=False,
-        refresh_per_second=_A_SECOND,
+        auto_refresh=False,
     )
-    with progress:
+    drawing = _Drawing(progress.refresh)
+    with progress, drawing:
         task = progress.add_task(first, total=None)  # moves, until something is done
 
         def show(what: str, frac: float) -> None:
@@ -48,5 +50,48 @@ def bar(first: str) -> Iterator[Callable[[], None]]:
             is_new = words != progress.tasks[0].description  # drawn at once: it may end before the next frame
             progress.update(task, description=words, completed=frac, total=total, refresh=is_new)
 
-        with shown_by(show):
-            yield progress.stop
+        def stop() -> None:
+            drawing.end()
+            progress.stop()
+
+        with shown_by(show, drawing.still):
+            yield stop
+
+
+class _Drawing:
+    """Draws anew now and then, on a thread that can be away for a while: rich's own, once told to stop, ends
+    some time later."""
+
+    def __init__(self, draw: Callable[[], None]) -> None:
+        self._draw, self._ended = draw, threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> None:
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def _run(self) -> None:
+        while not self._ended.wait(1 / _A_SECOND):
+            self._draw()
+
+    def end(self) -> None:
+        """The thread is gone."""
+        if self._thread is not None:
+            self._ended.set()
+            self._thread.join()
+            self._thread = None
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """As telling.Still says."""
+        was = self._thread
+        self.end()
+        try:
+            yield
+        finally:
+            if was is not None:
+                self.__enter__()
