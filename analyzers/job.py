@@ -66,8 +66,12 @@ def check_distinct(captures: Sequence[CaptureMeasurement]) -> None:
         for device in (r.device for r in capture.ranks):
             if device.rank is not None:
                 said[device.rank] = f"rank {device.rank}"
-            elif of := device.host or _worker(capture.path):
-                said[of, device.process] = f"process {device.process} of {of}"
+            elif device.host:
+                said[device.host, device.process] = f"process {device.process} of {device.host}"
+            elif worker := _worker(capture.path):
+                # Of one folder: machines may name their workers alike, and number their processes alike.
+                in_folder = str(capture.path.parent / worker), device.process
+                said[in_folder] = f"process {device.process} of the worker {worker}"
         for who, name in said.items():
             other = ranks.setdefault(who, capture)
             if other.path != capture.path and (isinstance(who, int) or _one_after_another(other, capture)):

@@ -154,9 +154,10 @@ _LISTS = (
 )
 
 
-def list_of(text: bytes) -> tuple[str, str] | None:
-    """What a JSON list without GPU rows is that begins so, and the remedy; None where it is not known."""
-    return _told(_LISTS, lambda form: re.match(form, text))
+def list_of(text: bytes, *, events: bool) -> tuple[str, str] | None:
+    """What JSON without GPU rows is that begins so, and the remedy; None where it is not known. events: what
+    has some may have them behind this text."""
+    return _told(_LISTS[:-1] if events else _LISTS, lambda form: re.match(form, text))
 
 
 _PROCESSES = (

@@ -11,6 +11,8 @@ class _Later:
         self._given = pattern, flags
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of copies and pickles, which ask before there is anything to compile
+            raise AttributeError(name)
         asked = getattr(re.compile(*self._given), name)
         setattr(self, name, asked)
         return asked
@@ -20,4 +22,5 @@ if TYPE_CHECKING:
     later = re.compile
 else:
     later = _Later
-    """As re.compile. A pattern that is wrong is told when it is first asked."""
+    """What a pattern is asked, as re.compile gives it; it is no `re.Pattern` for `re` itself, and no key. A
+    pattern that is wrong is told when it is first asked."""

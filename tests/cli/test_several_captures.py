@@ -56,24 +56,26 @@ def test_cycles_of_one_process_are_no_ranks(tmp_path: Path) -> None:
 
 def test_cycles_of_a_worker_that_a_framework_names_are_no_ranks(tmp_path: Path) -> None:
     """Lightning's profiler begins anew every five steps, and names the files of one process alike. Two cycles
-    of 30 us, 10 us apart; at one time, or of another process or worker, they are of two ranks."""
-    for worker, pid, at, status in (
-        ("fit-profile-0-[Strategy]SingleDeviceStrategy.training_step", 4711, 40_000, 2),
-        ("fit-profile-0-[Strategy]SingleDeviceStrategy.training_step", 4711, 20_000, 0),
-        ("fit-profile-0-[Strategy]SingleDeviceStrategy.training_step", 4712, 40_000, 0),
-        ("fit-profile-1-[Strategy]SingleDeviceStrategy.training_step", 4711, 40_000, 0),
+    of 30 us, 10 us apart; at one time, or of another process or worker, they are of two ranks. So they are in
+    two folders: two machines may name their workers alike, whose processes have equal numbers."""
+    for worker, pid, at, below, status in (
+        ("fit-profile-0-[Strategy]SingleDeviceStrategy.training_step", 4711, 40_000, "", 2),
+        ("fit-profile-0-[Strategy]SingleDeviceStrategy.training_step", 4711, 20_000, "", 0),
+        ("fit-profile-0-[Strategy]SingleDeviceStrategy.training_step", 4712, 40_000, "", 0),
+        ("fit-profile-1-[Strategy]SingleDeviceStrategy.training_step", 4711, 40_000, "", 0),
+        ("fit-profile-0-[Strategy]SingleDeviceStrategy.training_step", 4711, 40_000, "node1", 0),
     ):
-        folder = tmp_path / f"{worker[12]}-{pid}-{at}"
-        folder.mkdir()
-        given = (("fit-profile-0" + worker[13:], 4711, 0, 1694128201), (worker, pid, at, 1694128209))
-        for name, process_id, start, time in given:
+        folder = tmp_path / f"{worker[12]}-{pid}-{at}-{below}"
+        (folder / below).mkdir(parents=True)
+        first = "fit-profile-0" + worker[13:], 4711, 0, "", 1694128201
+        for name, process_id, start, place, time in (first, (worker, pid, at, below, 1694128209)):
             builder = TimelineBuilder(utc_origin_ns=10**18)
             process = builder.process(pid=process_id)
             launch = (process.thread(), start, start + 10)
             process.device().kernel("gemm", start, start + 30_000, launch=launch)
-            write_kineto(builder.build(), folder / f"{name}.{time}.pt.trace.json", process_id)
+            write_kineto(builder.build(), folder / place / f"{name}.{time}.pt.trace.json", process_id)
         done = perfdoc("analyze", "--no-replay", folder, "--json", "-")
-        assert (done.returncode, "says that it is process 4711 of fit-" in done.stderr) == (
+        assert (done.returncode, "says that it is process 4711 of the worker fit-" in done.stderr) == (
             status,
             status == 2,
         )

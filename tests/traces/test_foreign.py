@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.traces import TraceError
+from perfdoc.traces.kineto.unpack import PIECE_BYTES
 from perfdoc.traces.load import find_captures, read_trace
 
 EVENT = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10, "dur": 5}
@@ -255,3 +256,12 @@ def test_a_folder_tells_what_is_packed_in_it(
     assert caught.value.what.startswith("is a folder without traces")
     assert (what or "without traces.") in caught.value.what
     assert remedy in caught.value.remedy
+
+
+def test_a_trace_of_the_host_with_long_metadata_has_events(tmp_path: Path) -> None:
+    """The list of events begins behind what is looked at for other formats."""
+    of_host = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7, "tid": 7, "ts": 1, "dur": 5}
+    trace = {"distributedInfo": {"pg_config": "x" * (PIECE_BYTES + 1000)}, "traceEvents": [of_host]}
+    file = tmp_path / "long.json"
+    file.write_text(json.dumps(trace))
+    assert len(read_trace(file).operators) == 1

@@ -195,7 +195,8 @@ def read_kineto(path: Path) -> Trace:
     other = writer_of((*rows.process_names, *rows.unknown))
     if other and (other[0] in NAMES_KERNELS or not len(rows.kernels)):
         raise TraceError(path, f"is a trace of {other[0]}, which perfdoc does not read.", other[1])
-    if not len(rows.kernels) and (other := list_of(head_of(path))):
+    of_host = any(map(len, (rows.api_calls, rows.ranges, rows.operators)))
+    if not len(rows.kernels) and (other := list_of(head_of(path), events=of_host)):
         raise TraceError(path, *other)
     rows.require_some()
     ranks, gpu_facts = distributed(facts.distributed), gpus(facts.device_properties)
