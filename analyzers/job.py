@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
 from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches, no_matches
@@ -23,6 +25,7 @@ from perfdoc.analyzers.ledger.mfu import MfuRank, measure_mfu
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.pipeline.job import measure_pipeline
+from perfdoc.analyzers.pipeline.operations import MESSAGE, RankOperations
 from perfdoc.analyzers.pipeline.recorded_passes import with_recorded_passes
 from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule, find_schedule
 from perfdoc.analyzers.pipeline.transfers import message_moments
@@ -44,7 +47,11 @@ from perfdoc.results.timeline import Timeline
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 from perfdoc.traces import Device, TraceError
 from perfdoc.traces.job_facts import JobFacts, common_facts
-from perfdoc.traces.table import among
+from perfdoc.traces.table import among, median
+
+_LITTLE = 8
+"""A stage computes so many times less before its input comes than between messages, or than the first stage
+does; no GPU is so much slower than another."""
 
 
 def check_distinct(captures: Sequence[CaptureMeasurement]) -> None:
@@ -129,7 +136,7 @@ class JobMeasurement:
     """For what a room above makes of all ranks together; like `clocks` in the order of `devices`."""
     clocks: ClockAlignment
     may_be_piped: bool = False
-    """Whether messages between two may be those of stages, though nothing tells their dimension."""
+    """Whether messages may be those of stages, though nothing tells their dimension."""
 
     @property
     def stages(self) -> int | None:
@@ -178,7 +185,7 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
     pipelines = with_recorded_passes(pipelines, operations, schedule)
     clocks = align_clocks(matches, calls, message_moments(pipelines, facts))
     pipeline = measure_pipeline(pipelines, facts, clocks, schedule)
-    piped = (facts.pp or pipeline.pp) is None and _may_be_piped(calls, matches)
+    piped = (facts.pp or pipeline.pp) is None and _may_be_piped(calls, matches, operations)
     skew, latest = measure_skew(
         calls,
         matches,
@@ -247,9 +254,21 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
     )
 
 
-def _may_be_piped(calls: Sequence[CollectiveCalls], matches: Matches) -> bool:
-    """Whether messages of unknown dimension are of two ranks each: experts and rings exchange at once."""
+def _may_be_piped(
+    calls: Sequence[CollectiveCalls], matches: Matches, operations: Sequence[RankOperations]
+) -> bool:
+    """Whether messages of unknown dimension may be of stages: not all ranks have as many in a step, or the
+    first brings one its input. Experts and rings exchange all at once, and have computed as long before.
+    Where steps do not tell, whether they are of two ranks each."""
     words, unknown = ("send", "recv", "send_recv"), DIMENSIONS.index("unknown")
+    if not any(o.reason for o in operations):
+        found = [np.flatnonzero((o.kind == MESSAGE) & (o.dimension == unknown)) for o in operations]
+        each = [(o, int(at[0])) for o, at in zip(operations, found, strict=True) if len(at)]
+        before = [float(median(o.busy_ns[:at].sum(axis=0))) for o, at in each]
+        first = max(before, default=0.0)
+        usual = [max(first, float(o.busy_ns.mean()) if o.is_awaited[at] else 0.0) for o, at in each]
+        brings = any(_LITTLE * b < u for b, u in zip(before, usual, strict=True))
+        return brings or len({len(at) for at in found}) > 1
     sends = [(c.operation, [i for i, o in enumerate(c.operations) if o in words], c.dimension) for c in calls]
     count = sum(int((among(of, known) & (dimension == unknown)).sum()) for of, known, dimension in sends)
     several = among(matches.operation, [i for i, o in enumerate(matches.operations) if o in words])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import field, fields
-from statistics import median
+from statistics import median_low
 from typing import Literal
 
 from perfdoc.records import dataclass
@@ -266,6 +266,6 @@ def computing_longer(ranks: Sequence[Rank]) -> tuple[float, dict[str, float]]:
     """(What the median rank computes a step, the same of the few that compute longer, by label): the others
     may wait for them."""
     each = {rank.label: rank.ledger_ns.compute / max(rank.window.steps, 1) for rank in ranks}
-    usual = median(each.values())
+    usual = median_low(each.values())
     longer = {label: ns for label, ns in each.items() if ns >= _LONGER * usual > 0}
     return usual, longer if len(longer) <= min(_FEW, len(ranks) // 2) else {}

@@ -312,7 +312,11 @@ def _collectives(dimension: str) -> str:
 
 
 def _by_schedule(case: Case, straggler: Straggler) -> bool:
-    """Whether the group may span pipeline stages: by the schedule the first one ends last in every step."""
+    """Whether the group may span pipeline stages: by the schedule the first one ends last in every step.
+    Where stages are not known, who computes longer by as much is late for that."""
+    longer_ns = straggler.extra_compute_ns or 0
+    if case.job.may_be_piped and straggler.cause == "compute" and 2 * longer_ns >= straggler.delay_ns:
+        return False
     return waits_by_schedule(straggler.dimension, case.degree(PP) or case.job.stages)
 
 

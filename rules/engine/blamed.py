@@ -80,7 +80,7 @@ def _blamed(
 def _is_waiting(case: Case, loss: str) -> bool:
     """Whether at least half of this exposed communication is for late ranks, which no overlap shortens."""
     kind, _, dimension = loss.rpartition(".")
-    if kind != "exposed_comm" or waits_by_schedule(dimension, case.job.stages):
+    if kind != "exposed_comm" or waits_by_schedule(dimension, case.job.stages or None):  # 0: maybe
         return False
     exposed = case.share(exposed_ns(dimension)) or 0.0
     return exposed > 0 and (case.share(transfer_ns(case, dimension)) or 0.0) * 2 <= exposed

@@ -169,11 +169,11 @@ def _longest(ranks: Sequence[Rank], *, in_short: bool = False) -> str:
     usual, longer = computing_longer(ranks)
     if not longer:
         return ""
-    mean, names = sum(longer.values()) / len(longer), " and ".join(shorten(label, 48) for label in longer)
-    who = f"{names} compute{'s' if len(longer) == 1 else ''}"
+    mean, other = sum(longer.values()) / len(longer), "other" if len(ranks) == 2 else "median rank"
+    who = " and ".join(shorten(label, 48) for label in longer) + f" compute{'s' * (len(longer) == 1)}"
     if in_short:
-        return f"; {who} {significant(mean / usual)} times as long as the median rank"
-    return f"{opening(who)} {brief(mean)} a {_unit(ranks)}, the median rank {brief(usual)}."
+        return f"; {who} {significant(mean / usual)} times as long as the {other}"
+    return f"{opening(who)} {brief(mean)} a {_unit(ranks)}, the {other} {brief(usual)}."
 
 
 def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Iterator[str]:
