@@ -21,3 +21,5 @@ class Spot:
     """Of the range that the idle time is most of, where there is one that is no step."""
     inside_ns: int = 0
     """Idle time of this kind in all ranges of that name and thread."""
+    often: str = ""
+    """How often steps have one of at least half its cost: ` once a step`; empty of no rule."""

@@ -37,6 +37,8 @@ of one that seldom takes as long."""
 _RARE_FRAC, _RARE_A_STEP = 0.005, 4
 """Of the times between calls, or so many a step: where no more are so long, launching does not take them, and
 a graph of each layer, which has all others, leaves them."""
+_FEW_FRAC = 0.1
+"""Of the times between calls: where no more are longer than all others by far, as one a micro-batch."""
 _OUTLIER, _TIMES = 2, 20
 """Times as long as the longest of the others, and as the median, that a rare one is."""
 _GRAPHS_MAX_NS = 100_000
@@ -70,8 +72,11 @@ def launching_max_ns(launch_ns: I64, between_ns: I64, steps: int) -> int:
     rare = max(round(_RARE_FRAC * len(between_ns)), _RARE_A_STEP * steps)
     if not steps or rare >= len(between_ns):  # no step, nothing that could be seldom in it
         return LAUNCHING_MAX_NS
-    at = len(between_ns) - 1 - rare
-    other = int(np.partition(between_ns, at)[at])
+    few = min(max(rare, round(_FEW_FRAC * len(between_ns))), len(between_ns) - 1)
+    longest = np.sort(-np.partition(-between_ns, few)[: few + 1])[::-1]
+    apart_by_far = longest[:-1] >= np.maximum(_OUTLIER * longest[1:], max(_TIMES * usual, _SPARSE_MAX_NS))
+    breaks = np.flatnonzero(apart_by_far)
+    other = int(longest[max(rare, int(breaks[-1]) + 1 if len(breaks) else 0)])
     return min(max(_OUTLIER * other, round(_TIMES * usual), _SPARSE_MAX_NS), LAUNCHING_MAX_NS)
 
 

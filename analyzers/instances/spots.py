@@ -142,7 +142,11 @@ def _idle(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
         worst = worst_of(handed - start, lost)
         spot = _spot("idle.host", start, handed, worst, _launched(view, gaps.following))
         thread = int(view.activity.launch_thread[gaps.following[worst[0]]]) if worst else -1
-        yield spot and _in_range(view, spot, thread, lambda: union(start, handed) - pauses)
+        if spot is not None:
+            long = np.flatnonzero(2 * (handed - start) >= spot.cost_ns)
+            often = _often(view, start[long[2 * lost(long) >= spot.cost_ns]])
+            spot = replace(spot, often=often)
+            yield _in_range(view, spot, thread, lambda: union(start, handed) - pauses)
     if _matters(ledger, "idle.unexplained", ledger.idle.unexplained):
         length = np.where(gaps.short, 0, end - handed)
         worst = worst_of(length, length.__getitem__)
@@ -153,6 +157,18 @@ def _idle(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
             yield _pause(view, cause, rows, inferred)
 
 
+def _often(view: DeviceView, begins_ns: I64) -> str:
+    """Where nearly each step has exactly one, or every second one some and the others none."""
+    steps = [step.start_ns for step in view.window.step_list]
+    count = np.bincount(np.maximum(np.searchsorted(steps, begins_ns, "right") - 1, 0), minlength=len(steps))
+    if len(steps) > 1 and np.count_nonzero(count == 1) >= _ALL * len(steps):
+        return " once a step"
+    turns = len(steps) >= _FEWEST and bool(((count[1:] > 0) != (count[:-1] > 0)).all())
+    return " in every second step" if turns else ""
+
+
+_FEWEST = 4
+"""Steps that show a turn."""
 _ALL, _HALF, _SOME = 0.8, 0.5, 0.2
 """Of idle time, or of a copy, inside a range; of the range, idle, or the copy that is used there."""
 

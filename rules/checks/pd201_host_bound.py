@@ -63,6 +63,7 @@ from perfdoc.rules.facts.loading import (
 from perfdoc.rules.facts.memory_need import cp_of, tp_of
 from perfdoc.rules.facts.smaller_mapping import fsdp_instead, halved, splits_too_far
 
+_NO_HELP = " Fewer launches do not help."
 _OSRT = "nsys --trace=osrt,python-gil names the wait. "
 META = Meta(
     title="Device waits for its host",
@@ -104,6 +105,7 @@ _SERVING = {
 _PLAIN = "Launch fewer and larger kernels: fuse them, or replay what repeats as a CUDA graph."
 _SHOWN = 3
 _WAITS = "the launching thread waits for something other than the device, off the CPU"
+_AWAITING = "all idle time in which the launching thread waits"
 _BETWEEN = "the host works between steps for long without a CUDA call"
 _FIND_WAIT = (
     "Find what the thread waits for: a batch, a lock that another thread holds (Python's included), a file, "
@@ -158,8 +160,12 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(("MFU", per_cent(case.job.mfu.value)))
     evidence += [*_small_kernels(case), *cost_evidence(case)]
     launching = given(case.share(launching_ns))
-    if launching < MIN_HOST_FRAC and launching < share / 2:
-        return _not_launching(case, share, [one for one in evidence if one[0] not in (_RUNS, _EVERY)])
+    if launching < share / 2:
+        found = _not_launching(case, share, [one for one in evidence if one[0] not in (_RUNS, _EVERY)])
+        if launching < MIN_HOST_FRAC:
+            return found
+        beside = f"Beside it, launching, {per_cent(launching)} of the window: {within(_remedy(case))}"
+        return replace(found, time=("idle.pauses",), remedy=f"{found.remedy.replace(_NO_HELP, '')} {beside}")
     limit = ceiling(case, launched_late_ns, "all idle time that launching causes", anywhere=True)
     limit, gain = if_as_slow(case, limit), predicted(case, "without_launches")
     gain = gain and bounded(gain, limit)
@@ -258,7 +264,7 @@ def _awaiting_batch(case: Case, evidence: list[Evidence], why: str) -> Verdict:
         reason=f"the launching thread waits, likely for its next batch: {why}",
         evidence=[*evidence, *_waits(case)],
         remedy=f"{by_hand(case)} A range around the call that fetches it (or --data-range) makes it sure.",
-        gain=_of_waits(case, ceiling(case, awaiting_ns, "all idle time in which the launching thread waits")),
+        gain=_of_waits(case, ceiling(case, awaiting_ns, _AWAITING, anywhere=True)),
         time=("idle.waits",),
         verify="Run again: idle.host in the ledger falls.",
         false_alarm="A thread that waits for another process: a barrier on the CPU, a checkpoint's writer.",

@@ -101,9 +101,9 @@ def evaluate(case: Case) -> Verdict:
         remedy="" if advice else hand,
         advice=advice,
         otherwise=hand,
-        gain=ceiling(case, _hideable_ns, "compute hides copies for as long as it runs itself")
+        gain=ceiling(case, _hideable_ns, "compute hides copies for as long as it runs itself", in_turn=True)
         if with_host and not few
-        else ceiling(case, lambda r: r.ledger.exposed_memcpy, "all exposed copies"),
+        else ceiling(case, lambda r: r.ledger.exposed_memcpy, "all exposed copies", in_turn=True),
         verify="Run again: exposed_memcpy in the ledger falls.",
         false_alarm=(_START_UP if whole else "")
         + "The window includes model loading, a checkpoint or an evaluation.",
@@ -148,7 +148,7 @@ def _fewer_layers(case: Case) -> list[Advice]:
         return []
     why = f"offloads {layers // 2} layers instead of {layers}; then measure again"
     costs = "the other layers' activations stay on the GPU: check peak memory"
-    gain = ceiling(case, lambda r: r.ledger.exposed_memcpy, "all exposed copies")
+    gain = ceiling(case, lambda r: r.ledger.exposed_memcpy, "all exposed copies", in_turn=True)
     return [advise(knob=_OFFLOADED, to=layers // 2, why=why, costs=costs, gain=gain)]
 
 

@@ -24,7 +24,7 @@ PART_FRAC = 0.25
 _PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         PIPELINE: (PIPELINE, "pipeline.bubble", "pipeline.transfer", "pipeline.late_peer"),
-        "idle.host": ("idle.host", "idle.waits"),
+        "idle.host": ("idle.host", "idle.waits", "idle.pauses"),
     }
 )
 """Times of rules and changes that are of one leaf."""

@@ -35,21 +35,21 @@ _ALIKE = 1.1
 """Kernels of one program differ by so much between ranks at most, place by place."""
 
 
-def most_saved_ms(case: Case, of: Of, *, anywhere: bool) -> float | None:
+def most_saved_ms(case: Case, of: Of, *, anywhere: bool, in_turn: bool = False) -> float | None:
     """The smaller of both bounds for a step, or for a window without steps; None without a rank.
 
-    of: x(r). anywhere: whether ranks may lose it at different places, as what hosts do. Of a single rank only
-    its own time is known.
+    of: x(r). anywhere: whether it is idle time of hosts, which ranks may lose at different places.
+    in_turn: whether hosts may wait meanwhile, as where ranks copy or write in turn. Of a single rank only its
+    own time is known.
     """
     if not case.ranks:
         return None
     units = [r.window.steps if case.unit == "step" else 1 for r in case.ranks]
     waits, beside = waiting_ns(case), waiting_ns(case, on_hosts=False)
-    alone = min(
-        min(of(r) + waits[id(r)], max(of(r), _idle_ns(r)) + beside[id(r)]) / n
-        for r, n in zip(case.ranks, units, strict=True)
-    )
+    alone = min((of(r) + waits[id(r)]) / n for r, n in zip(case.ranks, units, strict=True))
     if anywhere:  # what waits for a host is lost once, beside communication too; what a device computes stays
+        once = (max(of(r), _idle_ns(r)) + beside[id(r)] for r in case.ranks)
+        alone = min(alone, *(ns / n for ns, n in zip(once, units, strict=True)))
         kept = (0 if r.on_host else r.ledger.compute for r in case.ranks)
         left = (r.ledger.total - ns for r, ns in zip(case.ranks, kept, strict=True))
         alone = min(alone, *(ns / n for ns, n in zip(left, units, strict=True)))
@@ -58,7 +58,10 @@ def most_saved_ms(case: Case, of: Of, *, anywhere: bool) -> float | None:
         return alone / 1e6
     together = sum(each) * max((case.job.world_size or 0) / len(each), 1.0)
     if not anywhere:
-        together = min(together, _ALIKE * max(each) * _stages(case))
+        hosts = (
+            (waits[id(r)] - beside[id(r)]) / n for r, n in zip(case.ranks, units, strict=True) if in_turn
+        )
+        together = min(together, _ALIKE * max(each) * _stages(case) + max(hosts, default=0))
     return min(alone, together) / 1e6
 
 
@@ -198,10 +201,11 @@ def ceiling(
     what: str,
     *,
     anywhere: bool = False,
+    in_turn: bool = False,
 ) -> Gain | None:
-    """An upper bound: all of `of` on every rank, and what the others wait for it. anywhere: as in
+    """An upper bound: all of `of` on every rank, and what the others wait for it. The rest: as in
     most_saved_ms."""
-    most = most_saved_ms(case, of, anywhere=anywhere)
+    most = most_saved_ms(case, of, anywhere=anywhere, in_turn=in_turn)
     return None if most is None else upper_bound(most, what)
 
 

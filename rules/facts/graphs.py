@@ -161,10 +161,11 @@ def static_scope(case: Case) -> tuple[str, ...] | None:
 
 def launched_late_ns(rank: RankMeasurement) -> int:
     """All idle time that launching may have caused: what it delays may show behind a collection or a wait for
-    data, before work that is queued, and beside communication that compute would hide."""
-    ledger = rank.ledger
+    data, before work that is queued, and beside communication that compute would hide. Pauses in steps may be
+    Python of the model, which a graph of it leaves out."""
+    ledger, late_ns = rank.ledger, launching_ns(rank) + pausing_ns(rank)
     behind_ns = ledger.idle.gc + ledger.idle.data + ledger.idle.launch_latency + ledger.idle.dependency
-    return launching_ns(rank) + behind_ns + min(launching_ns(rank), ledger.exposed_comm.total)
+    return late_ns + behind_ns + min(late_ns, ledger.exposed_comm.total)
 
 
 MIN_HOST_FRAC = 0.05

@@ -132,8 +132,7 @@ def longest_ns(case: Case) -> int:
 def pause_words(case: Case) -> str:
     """How often the host pauses or waits, and where, as it follows that: ` once a step, in `log``. Where no
     range says it, in which call of the C library it mostly waits."""
-    each, longest = case.per_unit_ms(awaiting_ns), longest_ns(case) / 1e6
-    regular = case.unit == "step" and each is not None and _ALIKE[0] * longest <= each <= _ALIKE[1] * longest
+    often = {next((i.spot.often for i in r.instances if i.spot.key == "idle.host"), "") for r in case.ranks}
     where = paused_in(case)
     if not (where and mostly_in(case, lambda name: name == where)):
         waits = Counter[str]()
@@ -141,11 +140,7 @@ def pause_words(case: Case) -> str:
             waits[shorten(wait.call or "", 64)] += wait.idle_ns
         where, ns = waits.most_common(1)[0] if waits else ("", 0)
         where = where if ns >= _MOST * sum(map(awaiting_ns, case.ranks)) else ""
-    return f"{' once a step' if regular else ''}{f', in {where}' if where else ''}"
-
-
-_ALIKE = 0.6, 1.2
-"""Of the longest pause: what a step has of pauses, the mean over ranks, where it has one."""
+    return f"{often.pop() if len(often) == 1 else ''}{f', in {where}' if where else ''}"
 
 
 def _copies_follow(case: Case) -> str:

@@ -8,7 +8,7 @@ of tasks gets shorter by more than what the changes take out of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, reduce
@@ -30,15 +30,11 @@ _NOISE_MIN_NS = 1_000
 """No timestamp is trusted further."""
 _FLOOR_FRAC = 0.05
 """Of the waiting that a change acts on: that none of it goes is not believed to the last nanosecond."""
-_WORK = frozenset({"compute"})
-_UNLIKE_FRAC = 0.25
-"""Of what a change acts on: replayed steps that hold so much more or less than mean ones do not stand for
-them."""
-_UNLIKE_STEP_FRAC = 0.05
-"""Of a mean step, likewise: longer or shorter."""
+_UNLIKE_FRAC, _UNLIKE_STEP_FRAC = 0.25, 0.05
+"""Of what a change acts on, and of a mean step: steps with so much more or less do not stand for it."""
 _LUMPY = frozenset({"idle.gc", "idle.data"})
 """Some steps have much of them and others nothing."""
-_OF_HOSTS = ("idle.host.launching", "idle.host.elsewhere", "idle.gc", "idle.data")
+_OF_HOSTS = ("idle.host.launching", "idle.host.pausing", "idle.host.elsewhere", "idle.gc", "idle.data")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +42,8 @@ class SplitLedger(Ledger):
     """A ledger in which launching is told apart from what else a host does while its device is idle."""
 
     host_elsewhere_ns: int
-    """Of idle.host, what the host waited or worked between steps."""
+    host_pausing_ns: int = 0
+    """Of idle.host, what the host waited or worked between steps, and its pauses inside them."""
     replayed: ReplayedSteps | None = None
     """None where all of its window was replayed."""
 
@@ -57,10 +54,11 @@ class SplitLedger(Ledger):
 
     @property
     def by_leaf(self) -> dict[str, int]:
-        """Nanoseconds by leaf: `idle.host` in two parts. Of as many mean steps as were replayed."""
+        """Nanoseconds by leaf: `idle.host` in three parts. Of as many mean steps as were replayed."""
         whole = self.unsplit
-        launching = whole.pop("idle.host") - self.host_elsewhere_ns
-        split = {**whole, "idle.host.launching": launching, "idle.host.elsewhere": self.host_elsewhere_ns}
+        parts = {"pausing": self.host_pausing_ns, "elsewhere": self.host_elsewhere_ns}
+        parts["launching"] = whole.pop("idle.host") - sum(parts.values())
+        split = {**whole, **{f"idle.host.{part}": ns for part, ns in parts.items()}}
         return split if self.replayed is None else self.replayed.mean_of(split)
 
 
@@ -110,16 +108,19 @@ def predict(
     every = max(replay.steps, 1)
     shared = max(every - rebuilt.missing_steps, 1)
     own = every if shared == every else min(len(r.step_starts_ns) for r in rebuilt.ranks)
-    cap_ns = _cap(edits, ledgers) / own if ledgers else None
+    leaves = {leaf for edit in edits for leaf in edit.leaves}
+    cap_ns = _cap(leaves, ledgers) / own if ledgers else None
     try:
         edited = _edited(rebuilt, edits)
     except ValueError as error:
         return Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=[str(error)])
     made = [*edited[-1:], *(varied := _varied(rebuilt, edits))]
+    leaves.update(leaf for edit in edits for leaf in edit.beside if varied)
+    wide_ns = _cap(leaves, ledgers) / own if ledgers else None
     if not replay.predicts or replay.error_frac is None or replay.measured_ns is None:
-        most = None if cap_ns is None else most_ns(rebuilt, made)
-        cap_ns = cap_ns if cap_ns is None or most is None else min(cap_ns, most / shared)
-        return _upper_bound(cap_ns, f"predictions are withheld: {replay.withheld}")
+        most = None if wide_ns is None else most_ns(rebuilt, made)
+        wide_ns = wide_ns if wide_ns is None or most is None else min(wide_ns, most / shared)
+        return _upper_bound(wide_ns, f"predictions are withheld: {replay.withheld}")
     said = [f"of {every} steps all ranks have {shared}"] if shared < every else []
     steps = (every + shared) / 2
     before = before_ns if before_ns is not None else replay.replayed_ns or 0
@@ -127,12 +128,12 @@ def predict(
     late_ns = max((r.unexplained_ns for r in rebuilt.ranks if r.on_host), default=0)
     noise_ns = max(worst * replay.measured_ns / steps, late_ns / steps, _NOISE_MIN_NS)
     if unlike := _unlike(edits, ledgers, noise_ns * steps):
-        return _upper_bound(cap_ns, unlike)
+        return _upper_bound(wide_ns, unlike)
     least_ns = -math.inf if any(edit.may_cost for edit in edits) else 0.0
     lengths = [_length(one) for one in edited] or [_length(rebuilt)]
     gains = [(before - ns) / steps for ns in (lengths[-1], *map(_length, varied))]
     parts = [(a - b) / steps for a, b in pairwise((before, *lengths))]
-    floors = [_FLOOR_FRAC * _cap([e], ledgers, _WORK) / own if ledgers else 0.0 for e in edits]
+    floors = [_FLOOR_FRAC * _cap({*e.leaves} - {"compute"}, ledgers) / own for e in edits]
     half = [ns + noise_ns for ns in _unsure(edits, parts, floors, gains)]
     low = min(g - h for g, h in zip(gains, half, strict=True))
     high = max(g + h for g, h in zip(gains, half, strict=True))
@@ -142,13 +143,13 @@ def predict(
         gone = without_touched(rebuilt, made)
         if gone is not None and of_device(rebuilt, made):
             limit_ns = max((before - _length(gone)) / shared, *gains) + noise_ns
-            cap_ns = limit_ns if cap_ns is None else min(cap_ns, limit_ns)
+            cap_ns, wide_ns = (limit_ns if ns is None else min(ns, limit_ns) for ns in (cap_ns, wide_ns))
     if cap_ns is not None and low > 0 and gains[0] > cap_ns:
         low *= cap_ns / gains[0]  # the replay and the ledger differ: neither is sure to the last
-    mid = gains[0]
-    if cap_ns is not None and low < cap_ns < high and any(edit.in_part for edit in edits):
+    mid, early = gains[0], high if wide_ns == cap_ns else gains[0] + half[0]
+    if cap_ns is not None and low < cap_ns < early and any(edit.in_part for edit in edits):
         mid = min(mid, (max(low, least_ns) + cap_ns) / 2)  # of a band that ends early
-    low, mid, high = (_within(ns, least_ns, cap_ns) for ns in (low, mid, high))
+    low, mid, high = map(_within, (low, mid, high), 3 * (least_ns,), (cap_ns, cap_ns, wide_ns))
     return Gain(
         low_ms=_rounded(low, noise_ns, math.floor),
         mid_ms=_rounded(mid, noise_ns, round),
@@ -240,14 +241,14 @@ def _rounded(gain_ns: float, noise_ns: float, to_whole: Callable[[float], int]) 
     return float(round(to_whole(gain_ns / unit) * unit / _MS, 6)) + 0.0
 
 
-def _cap(edits: Sequence[Edit], ledgers: Sequence[Ledger], without: frozenset[str] = frozenset()) -> int:
-    """The most that the leaves of the edits, but for some, hold on any rank; with what the rank waited for
-    the hosts of others, which its own ledger shows as communication.
+def _cap(of: Set[str], ledgers: Sequence[Ledger]) -> int:
+    """The most that these leaves hold on any rank; with what the rank waited for the hosts of others, which
+    its own ledger shows as communication.
 
     Two ranks that collect garbage for 120 ms each, one after the other: each has idle.gc 120 and waits 120
     in exposed_comm for the other; without collections 240 are gained.
     """
-    leaves = frozenset(leaf for edit in edits for leaf in edit.leaves) - without
+    leaves = frozenset(of)
     of_hosts = frozenset(leaf for leaf in _OF_HOSTS if _named(leaf, leaves))
     by_leaf = [ledger.by_leaf for ledger in ledgers]
     idle = [_held(ns, of_hosts) for ns in by_leaf]

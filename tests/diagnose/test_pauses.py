@@ -21,12 +21,23 @@ LOG = "train.py(12): log_metrics"
 
 
 def job(
-    pause_us: int, *, ranks: int = 1, name: str = "", pieces: int = 1, batch: bool = False, waits: str = ""
+    pause_us: int,
+    *,
+    ranks: int = 1,
+    name: str = "",
+    pieces: int = 1,
+    batch: bool = False,
+    waits: str = "",
+    every: int = 1,
+    after: int = AFTER,
+    kernel_us: int = 100,
+    apart_us: int = 10,
 ) -> TimelineBuilder:
     """Steps of 40 kernels of 100 us, launched 10 us apart behind a wait for the device, then an all-reduce of
     200 us. The host makes no call for so long after 15 of them; the queue then holds work for 1,350 us, so
     that the device idles for 1,350 us less. pieces: so many shorter pauses, before one later kernel each.
-    batch: a step begins with a copy to the device. waits: the thread is off the CPU then, in this call."""
+    batch: a step begins with a copy to the device. waits: the thread is off the CPU then, in this call.
+    every: of so many steps one has pauses. after: kernels behind the first pause."""
     builder = TimelineBuilder()
     for rank in range(ranks):
         process = builder.process(pid=1000 + rank)
@@ -38,8 +49,8 @@ def job(
                 copied = (thread, at, at + 2 * US, "cudaMemcpyAsync")
                 device.copy("host_to_device", 1 << 20, at + 3 * US, at + 8 * US, launch=copied)
                 call, free = at + 3 * US, at + 8 * US
-            for i in range(BEFORE + AFTER):
-                if BEFORE <= i < BEFORE + pieces:
+            for i in range(BEFORE + after):
+                if step % every == 0 and BEFORE <= i < BEFORE + pieces:
                     if name and i == BEFORE:
                         thread.range(name, call, call + pause_us // pieces * US - US)
                     if waits:
@@ -47,8 +58,8 @@ def job(
                         thread.os_call(waits, call, call + pause_us // pieces * US - US)
                     call += pause_us // pieces * US
                 free = max(free, call + 5 * US)
-                device.kernel(GEMM, free, free + 100 * US, launch=(thread, call, call + 3 * US))
-                call, free = call + 10 * US, free + 100 * US
+                device.kernel(GEMM, free, free + kernel_us * US, launch=(thread, call, call + 3 * US))
+                call, free = call + apart_us * US, free + kernel_us * US
             device.kernel(ALL_REDUCE, free, free + 200 * US, stream=20, launch=(thread, call, call + 3 * US))
             at = free + 210 * US
             thread.api("cudaStreamSynchronize", call + 5 * US, at - 2 * US)
@@ -86,6 +97,42 @@ def test_a_few_pauses_a_step_are_none_of_launching_either(tmp_path: Path) -> Non
     rule = next(rule for rule in said.rules if rule.code == "PD201")
     assert rule.gain is not None
     assert rule.gain.high_ms == pytest.approx(12 - 1.35 - 0.18, abs=0.1)
+
+
+@pytest.mark.parametrize(("every", "words"), [(2, "pauses in every second step."), (3, "pauses.")])
+def test_how_often_is_counted_in_each_step(every: int, words: str, tmp_path: Path) -> None:
+    """Two of 8 ms and more in some steps: in the mean a step has as much as one of them."""
+    said = said_of(job(every * 8_500, pieces=2, every=every), tmp_path)
+    assert f": the host {words}" in said.verdict
+
+
+def test_a_pause_of_each_micro_batch_is_none_of_launching(tmp_path: Path) -> None:
+    """Six of 4 ms among 80 kernels: of the first 1,350 us are hidden, of each other one 90."""
+    said = said_of(job(24_000, pieces=6, after=65), tmp_path)
+    assert ": the host pauses." in said.verdict
+    assert "CUDA graphs" not in words_of(said)
+    rule = next(rule for rule in said.rules if rule.code == "PD201")
+    assert rule.gain is not None
+    assert rule.gain.high_ms == pytest.approx(24 - 1.35 - 5 * 0.09, abs=0.1)
+
+
+@pytest.mark.parametrize("kernels", [100, 200])
+def test_the_larger_part_leads_and_graphs_may_have_both(kernels: int, tmp_path: Path) -> None:
+    """Kernels of 5 us launched 40 us apart, and four stretches of 1.2 ms of Python, 4.8 ms: of 100 kernels
+    the launches are the smaller part. A graph of the whole step leaves nothing but its kernels."""
+    builder = job(4_800, pieces=4, after=kernels - BEFORE, kernel_us=5, apart_us=40)
+    said = said_of(builder, tmp_path)
+    first = said.opportunities[0]
+    pauses = kernels == 100
+    assert (": the host pauses" in said.verdict) == pauses
+    assert ("launch-bound" in said.verdict) != pauses
+    assert (first.codes, first.key) == (["PD201"], "" if pauses else "without_launches")
+    graphs = next(row for row in said.opportunities if row.key == "without_launches").gain
+    assert graphs is not None
+    assert graphs.mid_ms is not None
+    assert graphs.high_ms is not None
+    assert graphs.mid_ms <= kernels * 0.04
+    assert graphs.high_ms >= 0.99 * (kernels * 0.035 + 4.8)
 
 
 def test_many_pauses_a_step_are_the_models_own(tmp_path: Path) -> None:

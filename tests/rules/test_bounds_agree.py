@@ -13,7 +13,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import KEEPS_UP, bounded
 from perfdoc.rules.engine.registry import judge
 from perfdoc.simulator.replay.proposals import CHANGES
-from tests.analyzers.tiny import GEMM
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, gain_of, predicting, result, with_predictions
 from tests.rules.laid import H100, given, laid
@@ -162,3 +162,35 @@ def test_what_launching_delays_is_no_more_than_what_is_not_compute(tmp_path: Pat
             late = at + (700 if step % 2 == i else 850) * US
             device.kernel(reduction, late, at + STEP_US * US, launch=(thread, late - 1, late))
     assert gain_of(result("PD201", case_of(tmp_path, *ranks))).high_ms == pytest.approx(0.6, rel=1e-3)
+
+
+def test_copies_in_turn_cost_what_all_of_them_take(tmp_path: Path) -> None:
+    """Two ranks copy for 10 ms each in every step, one after the other; the other's host waits meanwhile, and
+    makes no call. Without copies a step is 20 ms shorter."""
+    builders = [TimelineBuilder() for _ in range(2)]
+    lanes = []
+    for rank, builder in enumerate(builders):
+        process = builder.process(pid=1000 + rank, rank=rank)
+        lanes.append((builder, process.thread(), process.device()))
+    at = 1_000_000
+    for step in range(4):
+        for rank, (_, thread, device) in enumerate(lanes):
+            call = at
+            for _ in range(40):  # 4 ms of compute, waited for
+                device.kernel(GEMM, call + 5_000, call + 100_000, launch=(thread, call, call + 3_000))
+                call += 100_000
+            begin = at + 4_100_000 + rank * 10_000_000
+            copied = (thread, begin - 5_000, begin + 10_000_000, "cudaMemcpyAsync")
+            device.copy("device_to_host", 1 << 28, begin, begin + 10_000_000, launch=copied)
+        end = at + 24_200_000
+        for _, thread, device in lanes:
+            device.kernel(
+                ALL_REDUCE, end, end + 200_000, stream=20, launch=(thread, end - 9_000, end - 6_000)
+            )
+            thread.api("cudaStreamSynchronize", end - 4_000, end + 202_000)
+            thread.range(f"step {step}", at - 1_000, end + 205_000)
+        at = end + 210_000
+    found = result("PD204", case_of(tmp_path, *builders))
+    assert found.gain is not None
+    assert found.gain.high_ms is not None
+    assert 19.9 <= found.gain.high_ms <= 21

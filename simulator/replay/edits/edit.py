@@ -37,6 +37,8 @@ class Edit:
     assumptions: tuple[str, ...]
     variants: tuple[Callable[[Rebuilt], Rebuilt], ...] = ()
     """The same change where what it assumes is otherwise, either way; the band spans their gains too."""
+    beside: tuple[str, ...] = ()
+    """Leaves that the gains of its variants come out of, too."""
     in_part: bool = False
     """Whether jobs get a part of it, as a rule: where the leaves end its band, that is not its middle."""
     may_cost: bool = False

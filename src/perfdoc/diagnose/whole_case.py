@@ -32,7 +32,7 @@ from perfdoc.rules.engine.job_words import in_words_of
 from perfdoc.rules.engine.own_words import under_megatrons_names
 from perfdoc.rules.engine.possible import why_left_out
 from perfdoc.rules.facts.framework import framework_of_job
-from perfdoc.rules.facts.graphs import launching_ns
+from perfdoc.rules.facts.graphs import launching_ns, pausing_ns
 from perfdoc.rules.facts.hardware import gpu_of, job_nvlink_domain
 from perfdoc.simulator.job.analysis import ModelledJob, TooLarge, model_job
 from perfdoc.simulator.job.settings import JobSettings
@@ -186,8 +186,10 @@ def _split(rank: RankMeasurement, steps: int) -> SplitLedger:
     if 0 < steps < rank.window.steps:
         held = {leaf: int(ns[:steps].sum()) for leaf, ns in rank.step_ledgers.leaf_ns.items()}
         part = ReplayedSteps(steps=steps, of=rank.window.steps, by_leaf=held)
-    elsewhere_ns = rank.ledger.idle.host - launching_ns(rank)
-    return SplitLedger(**vars(rank.ledger), host_elsewhere_ns=elsewhere_ns, replayed=part)
+    other = rank.ledger.idle.host - launching_ns(rank)
+    pausing = min(pausing_ns(rank), other)
+    own = vars(rank.ledger)
+    return SplitLedger(**own, host_pausing_ns=pausing, host_elsewhere_ns=other - pausing, replayed=part)
 
 
 def late_by_compute(job: JobMeasurement) -> list[tuple[str, str]]:
