@@ -13,7 +13,7 @@ import pytest
 
 from perfdoc.traces import TraceError
 from perfdoc.traces.arrow import to_int64
-from perfdoc.traces.nsys import sqlite_file
+from perfdoc.traces.nsys import arrow_reader, sqlite_file
 from perfdoc.traces.nsys.sqlite_file import SqliteFile
 
 ROWS = 200_003
@@ -78,6 +78,34 @@ def test_whole_numbers_of_many_parts_are_joined_as_they_come(
         assert to_int64(table["n"], -1).tolist() == [3 * i for i in rows]
         assert to_int64(table["gap"], -1).tolist() == [-1 if i == 70_001 else -i for i in rows]
         assert table["t"].to_pylist() == [str(i) for i in rows]
+
+
+def test_no_memory_is_claimed_for_rows_that_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """120,000 row ids in a row, and one far away: 390,000 rows of 8 values would take 3 MB, and the file has
+    less. Where it could hold them, as without the far one, memory that is not to be had is not needed."""
+    monkeypatch.setattr(sqlite_file, "_PART_ROWS", 10_000)
+    names = list("abcdefgh")
+    claimed: list[int] = []
+
+    def refuse(rows: int, _: type) -> None:
+        claimed.append(rows)
+        raise MemoryError
+
+    monkeypatch.setattr(arrow_reader.np, "empty", refuse)
+    for far in (390_000, 120_001):
+        path = tmp_path / f"{far}.sqlite"
+        with sqlite3.connect(path) as connection:
+            connection.execute(f"CREATE TABLE T ({', '.join(f'{n} INTEGER' for n in names)})")
+            query = f"INSERT INTO T (rowid, {', '.join(names)}) VALUES (?{', ?' * 8})"
+            connection.executemany(query, ((i, *[i % 2] * 8) for i in (*range(1, 120_001), far)))
+        connection.close()
+        opened = SqliteFile(path)
+        table = opened.read("T", names)
+        opened.close()
+        assert table["h"].to_pylist() == [i % 2 for i in (*range(1, 120_001), far)]
+        assert bool(claimed) is (far == 120_001)
 
 
 @pytest.mark.parametrize("size", [4 * (2**31 - 1), 12 << 30])

@@ -115,7 +115,10 @@ class Gathered:
                 continue
             with self._changing:
                 if name not in self._whole:
-                    self._whole[name] = np.empty(self._rows, np.int64)
+                    try:
+                        self._whole[name] = np.empty(self._rows, np.int64)
+                    except MemoryError:  # for rows that may not be there: the parts are joined at the end
+                        break
                 self._placed[name] += rows
             here = self._whole[name][first : first + rows]
             here[:] = to_int64(column, 0)

@@ -172,11 +172,12 @@ class SqliteFile:
         if parts > 1 and rows <= self.most_rows:  # else there are holes
             parts = max(parts, -(-rows // _PART_ROWS))
         bounds = [low + rows * i // parts for i in range(parts + 1)]
+        placed = parts > 1 and rows * len(columns) <= self._bytes  # a value takes a byte or more; else holes
 
         def read(a: int, b: int) -> pa.Table:
             query = f"{_select(table, columns)} WHERE {row_id} >= {a} AND {row_id} < {b}"
             part = self._arrow.read(query, min(b - a, self.most_rows))
-            return part if parts == 1 else found.place(part, a - low, b - a)
+            return found.place(part, a - low, b - a) if placed else part
 
         if parts == 1:  # not behind a large table that is being read ahead
             done: Future[pa.Table] = Future()

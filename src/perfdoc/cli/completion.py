@@ -9,10 +9,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from perfdoc.patterns import later
-
 _CODE = r"pd(\d{3})_\w+\.py"
-_TITLE = later(r'^    title="([^"]+)"', re.MULTILINE)
+_TITLE = r'(?m)^    title="([^"]+)"'
 
 Offered = list[tuple[str, str]]
 """What can be typed, and what it is."""
@@ -24,7 +22,7 @@ def rule_codes(incomplete: str) -> Offered:
     found = {}
     for file in sorted((_package() / "rules" / "checks").glob("pd*.py")):
         if match := re.fullmatch(_CODE, file.name):
-            title = _TITLE.search(file.read_text(encoding="utf-8"))
+            title = re.search(_TITLE, file.read_text(encoding="utf-8"))
             found[f"PD{match[1]}"] = title[1] if title else ""
     return [(f"{before}{comma}{code}", title) for code, title in _beginning(last.upper(), found.items())]
 
