@@ -180,7 +180,7 @@ BUDGET = {
     "reports": 7_882,  # what a list says of its order and savings; all ranks first where they may wait
     "results": 3_959,  # what hosts allocate; savings in words; words that are compared; the what-if study
     "rules": 17_096,  # larger batches or slow GPUs; who varies; what GPUs send; pauses; what trains nothing
-    "simulator": 13_749,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
+    "simulator": 13_757,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
     "src": 22_724,  # copied workers, all ended; an end that takes nothing apart; GEMMs in FP32; unnamed ranks
     "traces": 10_432,  # parts joined as they come; figures of others; pages; whose rows merged ranks are
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by

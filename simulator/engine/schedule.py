@@ -10,6 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,11 @@ def _listed(values: I64) -> list[int]:
     if len(values) < 500_000:  # more would stay in memory
         _lists[:] = [found, *(known for known in _lists if known is not found)][:2]
     return found[1]
+
+
+def is_to_compile() -> bool:
+    """Whether numba is there and was not started so far: two processes would both start it."""
+    return "numba" not in sys.modules and find_spec("numba") is not None
 
 
 @cache

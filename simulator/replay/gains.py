@@ -13,6 +13,7 @@ from perfdoc.profiling.copies import beside
 from perfdoc.records import dataclass
 from perfdoc.results.ranking import is_trifle
 from perfdoc.results.replay import Combined, Gain, GainOfSet, GainsAnalysis, Prediction, Replay
+from perfdoc.simulator.engine.schedule import is_to_compile
 from perfdoc.simulator.replay.basis import AsOften, Basis
 from perfdoc.simulator.replay.edits.edit import Proposal, Value
 from perfdoc.simulator.replay.proposals import proposals
@@ -112,7 +113,7 @@ def _replay_each(bases: Sequence[Basis], tried: Sequence[dict[str, Proposal]], k
             return [basis.known for basis in bases]
 
         many = sum(len(basis.rebuilt.start_ns) for basis in bases) * len(keys) > _MANY_TASKS
-        with beside(some, worth=many) as others:
+        with beside(some, worth=many and not is_to_compile()) as others:
             some()
             for basis, known in zip(bases, others(), strict=True):
                 basis.known.update(known)
