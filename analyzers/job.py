@@ -141,7 +141,7 @@ class JobMeasurement:
     @property
     def stages(self) -> int | None:
         """Of the pipeline, as facts or else its messages tell; None unknown, 0 where there may be several."""
-        return self.facts.pp or self.pipeline.pp or (0 if self.may_be_piped else None)
+        return _stages(self.facts, self.pipeline, self.may_be_piped)
 
 
 def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -> JobMeasurement:
@@ -185,13 +185,13 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
     pipelines = with_recorded_passes(pipelines, operations, schedule)
     clocks = align_clocks(matches, calls, message_moments(pipelines, facts))
     pipeline = measure_pipeline(pipelines, facts, clocks, schedule)
-    piped = (facts.pp or pipeline.pp) is None and _may_be_piped(calls, matches, operations)
+    piped = _stages(facts, pipeline, False) is None and _may_be_piped(calls, matches, operations)
     skew, latest = measure_skew(
         calls,
         matches,
         clocks,
         [rank_time(r.step_ledgers, r.ledger) for r in ranks],
-        facts.pp or pipeline.pp or (0 if piped else None),
+        _stages(facts, pipeline, piped),
     )
     efficiency = job_efficiency([r.efficiency for r in ranks])
     shown = captured_format(ranks) if facts.model is not None and facts.dtype is None else None
@@ -252,6 +252,10 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
         matches=matches,
         clocks=clocks,
     )
+
+
+def _stages(facts: JobFacts, pipeline: PipelineAnalysis, may_be_piped: bool) -> int | None:
+    return facts.pp or pipeline.pp or (0 if may_be_piped else None)
 
 
 def _may_be_piped(

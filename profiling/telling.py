@@ -1,10 +1,9 @@
 """How far something long is, on standard error: a bar where one is shown, else a line now and then."""
 
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from perfdoc.records import dataclass
 
@@ -28,7 +27,7 @@ class _Shown:
 _shown = _Shown()
 
 
-@contextlib.contextmanager
+@contextmanager
 def shown_by(bar: Bar, still: Still = nullcontext) -> Iterator[None]:
     """Stages and tellings go to a bar."""
     _shown.bar, _shown.still, _shown.low, _shown.high = bar, still, 0.0, 1.0
@@ -75,7 +74,7 @@ class Telling:
         elif (now := time.monotonic()) - self._said > QUIET_S and not in_worker():
             self._said = now
             # A library's user may have closed it; the command line guards its own.
-            with contextlib.suppress(AttributeError, ValueError):
+            with suppress(AttributeError, ValueError):
                 sys.stderr.write(f"perfdoc: {what}\n")
                 sys.stderr.flush()
 

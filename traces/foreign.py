@@ -150,14 +150,14 @@ _LISTS = (
         _TORCH,
     ),
     (rb'\s*\[\s*\{[^{}]*"[A-Z][a-z]+ \((?:%|ns)\)"\s*:', "is a table of figures.", _SQLITE),
-    (rb'(?s)(?:\s*\[)?\s*\{(?!.*"(?:ph|traceEvents)"\s*:)', "is JSON without any event.", _ANY),
 )
+_NO_EVENT = (rb'(?s)(?:\s*\[)?\s*\{(?!.*"(?:ph|traceEvents)"\s*:)', "is JSON without any event.", _ANY)
 
 
 def list_of(text: bytes, *, events: bool) -> tuple[str, str] | None:
     """What JSON without GPU rows is that begins so, and the remedy; None where it is not known. events: what
     has some may have them behind this text."""
-    return _told(_LISTS[:-1] if events else _LISTS, lambda form: re.match(form, text))
+    return _told(_LISTS if events else (*_LISTS, _NO_EVENT), lambda form: re.match(form, text))
 
 
 _PROCESSES = (

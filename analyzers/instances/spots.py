@@ -180,10 +180,10 @@ def _in_range(
     of this idle time and little else: what the host did then. Of the thread that launched what ended it:
     others keep nobody waiting."""
     trace, idle_ns = view.trace, spot.end_ns - spot.start_ns
+    some = idle_ns - round(_ALL * idle_ns)
     steps = np.concatenate([EMPTY.start_ns, *(of for _, of in view.known.steps)])
     for table in (trace.ranges, trace.python_calls, trace.operators) if thread >= 0 else ():
         open_ = table.never_closed if isinstance(table, Ranges) else np.zeros(len(table), bool)
-        some = spot.end_ns - spot.start_ns - round(_ALL * idle_ns)
         near = (table.start_ns <= spot.start_ns + some) & (table.end_ns >= spot.end_ns - some)
         rows = np.flatnonzero(near & (table.thread == thread) & ~open_)
         start, end = table.start_ns[rows], table.end_ns[rows]

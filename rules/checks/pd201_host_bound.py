@@ -109,20 +109,20 @@ _AWAITING = "all idle time in which the launching thread waits"
 _BETWEEN = "the host works between steps for long without a CUDA call"
 _FIND_WAIT = (
     "Find what the thread waits for: a batch, a lock that another thread holds (Python's included), a file, "
-    f"the network, or a free core. Fewer launches do not help. {_OSRT}A range around the call that fetches a "
+    f"the network, or a free core.{_NO_HELP} {_OSRT}A range around the call that fetches a "
     "batch (or --data-range) tells whether it is data."
 )
 _FIND = "Find what the host waits for"
 _PAUSES = "the host launches nothing for long inside steps"
 _FIND_PAUSE = (
     "Find what the host does or waits for there: garbage collection (gc.freeze() before the loop, or "
-    "gc.disable(), makes it rare), another rank, a lock, a file, Python beside the model. Fewer launches do "
-    f"not help. {_OSRT}Python stacks show it."
+    "gc.disable(), makes it rare), another rank, a lock, a file, Python beside the model."
+    f"{_NO_HELP} {_OSRT}Python stacks show it."
 )
 _IN_RANGE = "See what {} does: the longest such time lies in it. "
 _FIND_WORK = (
-    "Find what Python does there: loading in the training process, logging, metrics, a checkpoint. Fewer "
-    "launches do not help. Put ranges around these calls, or name the one that fetches a batch with "
+    "Find what Python does there: loading in the training process, logging, metrics, a checkpoint."
+    f"{_NO_HELP} Put ranges around these calls, or name the one that fetches a batch with "
     "--data-range."
 )
 _FIND_SERVING = (
@@ -140,7 +140,7 @@ _ALLOCATE = {
 _FIND_OFFLOADED = (
     "What steps copy to the host comes back behind these pauses: if their optimizer runs there (offload), it "
     "is what the GPU waits for. Keep it on the GPU where memory allows, shard its states over more ranks, or "
-    "give it all cores. Fewer launches do not help. If none runs there, ranges show what does."
+    f"give it all cores.{_NO_HELP} If none runs there, ranges show what does."
 )
 
 

@@ -73,7 +73,7 @@ def _idle_ns(rank: RankMeasurement) -> int:
 
 def _stages(case: Case) -> int:
     """Of the pipeline; where that is not known and there are messages between stages, as many as ranks."""
-    known = case.job.stages or case.job.facts.pp
+    known = case.job.stages
     sends = case.job.may_be_piped or any(row.dimension == "pp" for r in case.ranks for row in r.communication)
     return known or (len(case.ranks) if sends else 1)
 

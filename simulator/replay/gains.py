@@ -97,8 +97,10 @@ def predict_all(
 
 
 def _replay_each(bases: Sequence[Basis], tried: Sequence[dict[str, Proposal]], keys: Sequence[str]) -> None:
-    """What each change alone gains, which the bases keep: of many tasks some here, the others in a copy of
-    this process. Who is done with one takes the next from a pipe."""
+    """Of many tasks: what each change alone gains, which the bases keep, some here and the others in a copy
+    of this process. Who is done with one takes the next from a pipe."""
+    if sum(len(b.rebuilt.start_ns) for b in bases) * len(keys) <= _MANY_TASKS or is_to_compile():
+        return
     left, given = os.pipe()
     os.write(given, b"".join(number.to_bytes(_TURN_BYTES, "big") for number in range(len(keys))))
     os.close(given)
@@ -112,8 +114,7 @@ def _replay_each(bases: Sequence[Basis], tried: Sequence[dict[str, Proposal]], k
                         basis.of([found])
             return [basis.known for basis in bases]
 
-        many = sum(len(basis.rebuilt.start_ns) for basis in bases) * len(keys) > _MANY_TASKS
-        with beside(some, worth=many and not is_to_compile()) as others:
+        with beside(some) as others:
             some()
             for basis, known in zip(bases, others(), strict=True):
                 basis.known.update(known)
