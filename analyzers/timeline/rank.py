@@ -45,7 +45,7 @@ def ledger_pieces(view: DeviceView, start_ns: int, end_ns: int) -> Pieces:
     activity = view.activity
     compute = activity.compute.clip(start_ns, end_ns)
     layers = [
-        *_idle_layers(view, start_ns, end_ns),
+        *idle_layers(_reaching_into(view.gaps, start_ns, end_ns), view.idle_inputs),
         layer_of(activity.busy.clip(start_ns, end_ns), LEAVES.index("exposed_memcpy")),
     ]
     # Exposed pieces come with the strongest claim first, which is painted last.
@@ -73,10 +73,6 @@ def _running(found: Communication, start_ns: int, end_ns: int) -> Communication:
 
 def _overlapping(found: Communication, start_ns: int, end_ns: int) -> I64:
     return np.flatnonzero((found.start_ns < end_ns) & (found.end_ns > start_ns))
-
-
-def _idle_layers(view: DeviceView, start_ns: int, end_ns: int) -> list[Layer]:
-    return idle_layers(_reaching_into(view.gaps, start_ns, end_ns), view.idle_inputs)
 
 
 def idle_layers(gaps: Gaps, inputs: IdleInputs) -> list[Layer]:

@@ -172,7 +172,7 @@ def with_engine(entries: Sequence[Entry]) -> Iterator[Entry]:
     for number, entry in enumerate(entries, start=1):
         engine: Raw | None = None
         if entry.form == "path" and entry.name == _CHOICE:
-            engine = _of_choice(entry.raw)
+            engine = _OF_CHOICE.get(entry.raw, entry.raw) if isinstance(entry.raw, str) else OPAQUE
         elif entry.form == "flag" and entry.name == _NAME:
             engine = _of_name(entry.raw)
             engine = OPAQUE if engine is not None and others else engine
@@ -181,10 +181,6 @@ def with_engine(entries: Sequence[Entry]) -> Iterator[Entry]:
         elif not named or (engine is not OPAQUE and not (engine == "fsdp" and named <= {"fsdp", "fsdp2"})):
             # Of a command line of its own: no choice overwrites another.
             yield Entry(form="path", name=_STRATEGY, raw=engine, line=entry.line, command=-number)
-
-
-def _of_choice(raw: Raw) -> Raw:
-    return _OF_CHOICE.get(raw, raw) if isinstance(raw, str) else OPAQUE
 
 
 def _of_name(raw: Raw) -> Raw | None:

@@ -54,7 +54,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
     norms = found.signatures or found.stalled_starts or found.undecided_starts
     if found.state != "measured" or not (norms or others):
         return None
-    slowed = [row for row in found.other_signatures if _paid(row.cost)]
+    slowed = [row for row in found.other_signatures if row.cost is not None and row.cost.mid_ns > 0]
     grids = (
         _grid("Norms alone and during communication", found.signatures, _NORMS),
         _grid("GEMMs and attention slowed during communication", slowed, _OTHERS),
@@ -65,10 +65,6 @@ def build(diagnosis: Diagnosis) -> Section | None:
         sentences=[*_cost(found, window), *_stalled(found), *_margin(found)],
         grids=[grid for grid in grids if grid.rows],
     )
-
-
-def _paid(cost: ContentionCost | None) -> bool:
-    return cost is not None and cost.mid_ns > 0
 
 
 def _cost(found: NormContentionAnalysis, window: int) -> Iterator[str]:

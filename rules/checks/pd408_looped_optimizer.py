@@ -81,7 +81,7 @@ def _settings(case: Case) -> Iterator[str]:
     if not named:
         yield (
             f"What loops is not the fused optimizer, which runs too: {_BY_HAND}."
-            if _is_fused(case)
+            if "fused_optimizer" in case.program.marks
             else _UNKNOWN
         )
     for name in named:
@@ -98,10 +98,6 @@ _TRAINERS = (
     ("transformers", 'TrainingArguments(optim="adamw_torch_fused").'),
     ("torchtitan", 'optimizer.implementation = "fused".'),
 )
-
-
-def _is_fused(case: Case) -> bool:
-    return "fused_optimizer" in case.program.marks
 
 
 def _loop(rank: RankMeasurement) -> OptimizerLoop:

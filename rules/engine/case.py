@@ -188,7 +188,7 @@ class Case:
     def share_at_work(self, of: Callable[[RankMeasurement], int]) -> float | None:
         """As `share`; of windows that are start-up, of the time in which something ran there: how a device
         works is the same later, how long it idles is not. None if nothing ran."""
-        whole = sum(_at_work(r) for r in self.ranks)
+        whole = sum(r.ledger.total - (r.ledger.idle.total if is_start_up(r) else 0) for r in self.ranks)
         return sum(of(r) for r in self.ranks if r.ledger.total) / whole if whole else None
 
     @property
@@ -311,10 +311,6 @@ class Case:
 
 
 _ROUNDING = 1 + 1e-6
-
-
-def _at_work(rank: RankMeasurement) -> int:
-    return rank.ledger.total - (rank.ledger.idle.total if is_start_up(rank) else 0)
 
 
 def is_start_up(rank: RankMeasurement) -> bool:

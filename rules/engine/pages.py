@@ -121,7 +121,7 @@ def rule_page(rule: Rule, example: Example) -> str:
     """What a rule means, an example of it firing, what to set, how to verify, and what it rests on."""
     meta = rule.meta
     module = sys.modules[rule.evaluate.__module__]
-    fires = _with_values(_sentence(rule.evaluate.__doc__ or ""), module)
+    fires = _with_values(" ".join((rule.evaluate.__doc__ or "").split()), module)
     parts = [f"{GENERATED}# {meta.code}: {meta.title}", meta.why, fires, f"Status: {meta.status}."]
     parts += _example(example)
     parts.append(_settings(advisable(rule)))
@@ -264,10 +264,6 @@ def _with_values(text: str, module: ModuleType) -> str:
         return with_unit(found[2], getattr(home, found[2]))
 
     return re.sub(r"`(?:(\w+)\.)?([A-Z][A-Z_]+[A-Z])`", value, text)
-
-
-def _sentence(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _cell(text: str) -> str:

@@ -100,7 +100,11 @@ def wanted(case: Case) -> Wanted | Missing:
     if case.is_set_to("use_megatron_fsdp", True) or case.is_set_to("use_torch_fsdp2", True):
         why = "FSDP's weights all-gathers overlap with compute only with several queues"
         return Wanted(one=False, why=why, dimensions=("dp",), certain=True)
-    if _experts_overlap(case):
+    if (
+        case.is_set_to("overlap_moe_expert_parallel_comm", True)
+        or case.is_set_to("moe_enable_deepep", True)
+        or case.is_set_to("moe_token_dispatcher_type", "flex")
+    ):
         why = "overlapped expert parallelism (and DeepEP, HybridEP) need several queues"
         return Wanted(one=False, why=why, dimensions=("ep",))
     tp, cp = case.degree(TP), case.degree(CP)
@@ -114,14 +118,6 @@ def wanted(case: Case) -> Wanted | Missing:
         return Wanted(one=False, why=why, dimensions=("tp", "cp"))
     why = "up to Hopper, TP and CP collectives start behind the GEMM that they should overlap with"
     return Wanted(one=True, why=why, dimensions=("tp", "cp"))
-
-
-def _experts_overlap(case: Case) -> bool:
-    return (
-        case.is_set_to("overlap_moe_expert_parallel_comm", True)
-        or case.is_set_to("moe_enable_deepep", True)
-        or case.is_set_to("moe_token_dispatcher_type", "flex")
-    )
 
 
 def wants_several(case: Case) -> bool:

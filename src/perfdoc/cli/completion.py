@@ -20,7 +20,7 @@ def rule_codes(incomplete: str) -> Offered:
     """Codes of rules that begin so, in capitals or not; after a comma the next one of a list."""
     before, comma, last = incomplete.rpartition(",")
     found = {}
-    for file in sorted((_package() / "rules" / "checks").glob("pd*.py")):
+    for file in sorted((Path(__file__).resolve().parents[1] / "rules" / "checks").glob("pd*.py")):
         if match := re.fullmatch(_CODE, file.name):
             title = re.search(_TITLE, file.read_text(encoding="utf-8"))
             found[f"PD{match[1]}"] = title[1] if title else ""
@@ -36,7 +36,3 @@ def knob_names(incomplete: str) -> Offered:
 
 def _beginning(start: str, known: Iterable[tuple[str, str]]) -> Offered:
     return [(name, about) for name, about in known if name.startswith(start)]
-
-
-def _package() -> Path:
-    return Path(__file__).resolve().parents[1]

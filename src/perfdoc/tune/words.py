@@ -30,7 +30,7 @@ def sections_of(found: Tuning) -> list[Section]:
         _to_set(found),
         _parts(found),
         _left_out(found),
-        _basis(found),
+        Section(key="basis", title="What this rests on", sentences=list(_basis_words(found))),
     ]
     return [s for s in some if s.grids or s.sentences]
 
@@ -185,10 +185,6 @@ def _left_out(found: Tuning) -> Section:
         title="Left out",
         grids=[Grid(head=["count", "", "why"], align="rln", rows=rows)] if rows else [],
     )
-
-
-def _basis(found: Tuning) -> Section:
-    return Section(key="basis", title="What this rests on", sentences=list(_basis_words(found)))
 
 
 def _basis_words(found: Tuning) -> Iterator[str]:
