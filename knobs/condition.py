@@ -10,13 +10,13 @@ from __future__ import annotations
 import ast
 import math
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
 from perfdoc.knobs.configuration import Undecided, View
 from perfdoc.knobs.load import catalogue
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 
 Test = Callable[[View], Any]
@@ -85,7 +85,7 @@ _OF_SETTING: Mapping[str, Callable[[View, str], Any]] = MappingProxyType(
 _OF_VALUES: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {"max": max, "len": len, "prod": lambda values: math.prod(int(str(n)) for n in values)}
 )
-_WORD = re.compile(r"'[^']*'|\"[^\"]*\"|([A-Za-z_]\w*)")
+_WORD = pattern_of(r"'[^']*'|\"[^\"]*\"|([A-Za-z_]\w*)")
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = MappingProxyType(
     {

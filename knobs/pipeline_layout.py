@@ -6,18 +6,17 @@ the loss; `|` ends a stage, `x*3` and `(…)*3` repeat, commas mean nothing.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 
 LAYOUT = "pipeline_model_parallel_layout"
 """Canonical id of the setting."""
-WRITTEN = later(r"[EtmL|()*,\s\d]+")
+WRITTEN = pattern_of(r"[EtmL|()*,\s\d]+")
 MAX_LAYERS = 4096
-_REPEATED = later(r"\(([^()]+)\)\*(\d{1,4})")
-_COPIES = later(r"([EtmL|])\*(\d{1,4})")
+_REPEATED = pattern_of(r"\(([^()]+)\)\*(\d{1,4})")
+_COPIES = pattern_of(r"([EtmL|])\*(\d{1,4})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +49,13 @@ class Stages:
 def stages_of(text: str | Sequence[object]) -> Stages | None:
     """The stages of a layout; None where it is none. A list is what is left of a text with commas."""
     joined = text if isinstance(text, str) else "".join(str(part) for part in text)
-    plain = re.sub(r"[,\s]", "", joined)
+    plain = pattern_of(r"[,\s]").sub("", joined)
     if not plain or WRITTEN.fullmatch(plain) is None:
         return None
     for pattern in (_REPEATED, _COPIES):
         if sum(len(m[1]) * int(m[2]) for m in pattern.finditer(plain)) > MAX_LAYERS:
             return None
         plain = pattern.sub(lambda found: found[1] * int(found[2]), plain)
-    if re.fullmatch(r"[EtmL|]+", plain) is None or len(plain) > 2 * MAX_LAYERS:
+    if pattern_of(r"[EtmL|]+").fullmatch(plain) is None or len(plain) > 2 * MAX_LAYERS:
         return None
     return Stages(stages=tuple(plain.split("|")))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Final
 
 from perfdoc.knobs.knob import LISTS, Knob, Value
 from perfdoc.knobs.pipeline_layout import LAYOUT, WRITTEN
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 
 MAX_TEXT = 4096
 """Characters of one value; no setting needs more."""
@@ -27,11 +26,11 @@ _NULL = frozenset({"null", "none", "~", ""})
 OFF = _FALSE | _NULL
 """Words, in small letters, of a switch that is off or not set."""
 _DTYPES = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
-_DIGITS = later(r"[-+]?\d[\d_]*")
-_SET_AT_START = {"nproc_per_node": later(r"auto|gpu|cpu|xpu"), "nnodes": later(r"\d{1,9}:\d{1,9}")}
+_DIGITS = pattern_of(r"[-+]?\d[\d_]*")
+_SET_AT_START = {"nproc_per_node": pattern_of(r"auto|gpu|cpu|xpu"), "nnodes": pattern_of(r"\d{1,9}:\d{1,9}")}
 """What torchrun takes besides a number, and makes one of on the machine."""
-_PATTERN = later(r"['\"]?(?=[^0-9]{0,9}[0-9])[\[\]()*+,0-9 ]{1,2000}['\"]?")
-_PLACEHOLDER = later(r"^<|<.*>|\$|\$?\{.*\}|^\?\?\?$|…|^\.\.\.$|^lambda |\(")
+_PATTERN = pattern_of(r"['\"]?(?=[^0-9]{0,9}[0-9])[\[\]()*+,0-9 ]{1,2000}['\"]?")
+_PLACEHOLDER = pattern_of(r"^<|<.*>|\$|\$?\{.*\}|^\?\?\?$|…|^\.\.\.$|^lambda |\(")
 
 
 def read_value(knob: Knob, raw: Raw) -> Value | Opaque:
@@ -100,7 +99,7 @@ def _texts(raw: Raw) -> tuple[str, ...]:
 def _list(knob: Knob, raw: Raw, texts: tuple[str, ...]) -> Value:
     if isinstance(raw, str):
         inner = raw.strip().removeprefix("[").removesuffix("]")
-        texts = tuple(t.strip().strip("'\"") for t in re.split(r"[,\s]+", inner) if t.strip())
+        texts = tuple(t.strip().strip("'\"") for t in pattern_of(r"[,\s]+").split(inner) if t.strip())
         if knob.type.endswith("_or_list") and len(texts) == 1 and "[" not in raw:
             return _one(knob, texts[0])
     elif knob.type.endswith("_or_list") and len(texts) == 1:
@@ -144,7 +143,7 @@ def _endless(knob: Knob, text: str) -> bool:
 
 
 def _integer(knob: Knob, text: str) -> int:
-    if re.fullmatch(r"[-+]?\d[\d_]{0,30}", text):
+    if pattern_of(r"[-+]?\d[\d_]{0,30}").fullmatch(text):
         return int(text)
     if _DIGITS.fullmatch(text):
         raise ValueError(f"takes a whole number, not one of {len(text)} digits")
@@ -174,7 +173,7 @@ def _in_range(knob: Knob, number: float) -> None:
 
 
 def _choice(knob: Knob, text: str) -> str:
-    text = re.sub(r"^\w*(Backend|Scope|Strategy)\.", "", text)  # AttnBackend.flash
+    text = pattern_of(r"^\w*(Backend|Scope|Strategy)\.").sub("", text)  # AttnBackend.flash
     if not knob.choices:
         return text
     for choice in knob.choices:

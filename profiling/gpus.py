@@ -3,7 +3,6 @@
 A family is known by the beginning of a name, rates only by the whole of it.
 """
 
-import re
 import threading
 from functools import cache
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from perfdoc.kept import table
+from perfdoc.patterns import pattern_of
 
 Nvidias = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell"]
 Architecture = Literal[Nvidias, "cdna", "cdna2", "cdna3", "cdna4", "xe_hpc"]
@@ -19,6 +19,7 @@ Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4"]
 """What a GEMM multiplies; tf32 is fp32 on tensor cores."""
 _FILE = Path(__file__).resolve().with_name("gpus.yaml")
 _LONGEST_NAME = 100
+_MAKER = pattern_of(r"(?i)^(NVIDIA|Tesla|AMD|Intel(\(R\))?)\s+")
 _FORMATS: dict[Architecture, tuple[str, ...]] = {
     "volta": ("fp16",),
     "turing": ("fp16",),
@@ -115,8 +116,8 @@ def _read() -> _Table:
 def _found(name: str | None, entries: tuple[T, ...]) -> T | None:
     if name is None or len(name) > _LONGEST_NAME:
         return None
-    words = re.sub(r"^(NVIDIA|Tesla|AMD|Intel(\(R\))?)\s+", "", " ".join(name.split()), flags=re.IGNORECASE)
-    return next((entry for entry in entries if re.fullmatch(entry.names, words, re.IGNORECASE)), None)
+    words = _MAKER.sub("", " ".join(name.split()))
+    return next((entry for entry in entries if pattern_of(f"(?i:{entry.names})").fullmatch(words)), None)
 
 
 @cache

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Literal, TypeAlias, get_args
 from urllib.parse import unquote
 
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.profiling.distributed.collective_name import MAX_TEXT, format_group
 from perfdoc.profiling.vocabulary import GROUP_MARK, RANK_MARK
 from perfdoc.records import dataclass
@@ -25,11 +25,11 @@ capture may hold any number of marks."""
 
 _INT = r"(?:0|[1-9][0-9]{0,6})"
 _RANKS = rf"{_INT}(?:-{_INT}(?:/[1-9][0-9]{{0,6}})?)?"
-_GROUP = later(
+_GROUP = pattern_of(
     rf"{re.escape(GROUP_MARK)} group=([A-Za-z0-9_.~%-]*) pg=([A-Za-z0-9_.~%-]*)"
     rf" ranks=((?:{_RANKS}(?:,{_RANKS})*)?)(?: communicator=0x([0-9a-f]{{16}}))?"
 )
-_RANK = later(rf"{re.escape(RANK_MARK)} ({_INT}) world=([1-9][0-9]{{0,6}}) device=(cpu|cuda)")
+_RANK = pattern_of(rf"{re.escape(RANK_MARK)} ({_INT}) world=([1-9][0-9]{{0,6}}) device=(cpu|cuda)")
 
 
 @dataclass(frozen=True, kw_only=True)

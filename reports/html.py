@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, Stric
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
+from perfdoc.patterns import pattern_of
 from perfdoc.reports import gaps, headline, outlook, summary, view
 from perfdoc.reports.advice import change_title, gain_words, lines_of, related_words, worst_words
 from perfdoc.reports.charts.steps import OPEN_STEP_STRIPS, step_strips
@@ -32,8 +32,8 @@ from perfdoc.results.names import opening, pieces, prose, shorten
 
 _HERE = Path(__file__).parent
 _LONGEST_STRING = 4000
-_UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s)(?:\W|\Z))")
-_OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:=(?:&#39;.*?&#39;|[\w.,:/-]*\w))?(?: [a-z_]+=\w+)*")
+_UNIT_SPACE = pattern_of(r"(?<=\d) (?=(?:%|ns|µs|ms|s)(?:\W|\Z))")
+_OPTION = pattern_of(r"(?<![\w-])--[a-z][\w-]*(?:=(?:&#39;.*?&#39;|[\w.,:/-]*\w))?(?: [a-z_]+=\w+)*")
 _NOTES = 12
 _GAPS = 300
 _STYLE = "report.css"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from perfdoc.patterns import pattern_of
 from perfdoc.reports import headline, outlook
 from perfdoc.reports.outline import outline
 from perfdoc.reports.sections.section import Note, Section
@@ -24,13 +25,13 @@ _OPEN = ("to-do", "findings", "doubts", "time", "communication")
 _LONGEST = 60_000
 """GitHub takes 65,536 characters in a comment."""
 
-_SPECIAL = re.compile(
+_SPECIAL = pattern_of(
     r"(?P<entity>[|\\`<>&$])"
     r"|(?P<markup>[*_\[\]~{}])"
     r"|(?P<target>[@#](?=\w)|(?<=[A-Za-z]):(?=//)|(?<=www)\.)",
     re.IGNORECASE,
 )
-_LINE_START = re.compile(r"\s*(?:[-+=#]|\d+[.)](?=\s|$))")
+_LINE_START = pattern_of(r"\s*(?:[-+=#]|\d+[.)](?=\s|$))")
 _NOTHING = "&#8203;"
 """A character without width, written as an entity: it breaks a link or a mention in two."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.reports.advice import excluding
 from perfdoc.reports.ranking import INEXACT, Ranked, gain_figures, ranking, trifles_in
@@ -19,7 +19,7 @@ _METHODS = {"replay": "by replay", "model": "by the job model", "ceiling": "uppe
 _SURE_FRAC, _LIKELY_FRAC = 0.25, 0.6
 """Half of the band by its middle."""
 _TRIFLES = 8
-_CODE = re.compile(r"[A-Z]{1,8}[0-9]{1,6}\Z")
+_CODE = pattern_of(r"[A-Z]{1,8}[0-9]{1,6}\Z")
 
 
 @dataclass(frozen=True, kw_only=True)

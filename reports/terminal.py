@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from perfdoc.patterns import pattern_of
 from perfdoc.results.figures import apportion, plural
 from perfdoc.results.names import columns
 
 _LEAST_NAME = 24
-_CHUNKS = re.compile(r" *[^ `]{0,40}\d (?:%|[nµm]?s|[KMGT]i?B)(?!\w)[^ ]*| +(?:`[^`]{1,40}`)?[^ ]*|[^ ]+")
+_CHUNKS = pattern_of(r" *[^ `]{0,40}\d (?:%|[nµm]?s|[KMGT]i?B)(?!\w)[^ ]*| +(?:`[^`]{1,40}`)?[^ ]*|[^ ]+")
 """Words, each with the spaces before it; a short command is one, and so is a number with its unit."""
 
 

@@ -6,12 +6,12 @@ None means "not measured", and the nearest `reason` says why; 0 is a measurement
 
 from __future__ import annotations
 
-import re
 from dataclasses import field
 from typing import Any
 
 import msgspec
 
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results import SCHEMA_VERSION
 from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
@@ -63,8 +63,8 @@ from perfdoc.results.what_if import WhatIfAnalysis
 _NUMBER = rb"(?:[-+.0-9eE]++|null)"
 # No string of JSON holds a line break as such, so only lists match. Nothing is given back once it matched
 # (*+), which keeps the search linear whatever is in the file.
-_NUMBERS = re.compile(rb"\[\n *+(" + _NUMBER + rb"(?:,\n *+" + _NUMBER + rb")*+)\n *+\]")
-_BREAK = re.compile(rb"\n *+")
+_NUMBERS = pattern_of(rb"\[\n *+(" + _NUMBER + rb"(?:,\n *+" + _NUMBER + rb")*+)\n *+\]")
+_BREAK = pattern_of(rb"\n *+")
 
 
 def laid_out(serial: bytes) -> bytes:

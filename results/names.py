@@ -8,10 +8,11 @@ characters that print as themselves; each renderer then adds the escaping that i
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+
+from perfdoc.patterns import pattern_of
 
 NAME_LIMIT = 160
 PROSE_LIMIT = 1200
@@ -26,8 +27,8 @@ _BLANK_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 _MARKS_IN_A_ROW = 3
 """Accents stacked higher than this cover the lines above."""
 
-_HIDDEN_SPACES = re.compile(r"[\t\r\n\v\f\u2028\u2029]+")
-_PLAIN = re.compile(r"[\x20-\x7e]*\Z")
+_HIDDEN_SPACES = pattern_of(r"[\t\r\n\v\f\u2028\u2029]+")
+_PLAIN = pattern_of(r"[\x20-\x7e]*\Z")
 
 
 def _is_hidden(char: str) -> bool:
@@ -104,13 +105,13 @@ def prose(text: str, limit: int = PROSE_LIMIT) -> str:
 
 def natural(text: str) -> list[tuple[int, int, str]]:
     """To sort by, as people count: rank2 before rank10."""
-    return [(0, int(t), "") if t.isdecimal() else (1, 0, t) for t in re.split(r"(\d+)", text) if t]
+    return [(0, int(t), "") if t.isdecimal() else (1, 0, t) for t in pattern_of(r"(\d+)").split(text) if t]
 
 
 def base_name(path: str) -> str:
     """The last part of a path, of either kind of separator, fit to be shown."""
     stripped = path.rstrip("/\\")
-    return shorten(re.split(r"[/\\]", stripped)[-1] or path, 96)
+    return shorten(pattern_of(r"[/\\]").split(stripped)[-1] or path, 96)
 
 
 def pieces(text: str) -> list[tuple[bool, str]]:
@@ -141,7 +142,7 @@ def within(text: str) -> str:
     return text if text[:2].isupper() else text[:1].lower() + text[1:]
 
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_SENTENCE_END = pattern_of(r"(?<=[.!?])\s+")
 
 
 def sentences(text: str) -> list[str]:

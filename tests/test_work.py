@@ -78,11 +78,11 @@ def _counted(program: str, capture: str, folder: Path) -> dict[str, Any]:
 
 
 CAPTURES = [
-    pytest.param("nsys/gpt_small_full_step_a100.sqlite", 256, 36_500, 181_000, id="gpt"),
-    pytest.param("nsys/windows_rtx5000.sqlite", 272, 5_600, 132_500, id="windows"),
-    pytest.param("kineto/vllm_moe_tp8_b200_rank0.json.gz", 382, 12_800, 239_000, id="vllm"),
+    pytest.param("nsys/gpt_small_full_step_a100.sqlite", 36_500, 181_000, id="gpt"),
+    pytest.param("nsys/windows_rtx5000.sqlite", 5_600, 132_500, id="windows"),
+    pytest.param("kineto/vllm_moe_tp8_b200_rank0.json.gz", 12_800, 239_000, id="vllm"),
 ]
-"""A capture; patterns compiled, searches of patterns, calls of perfdoc's functions at most.
+"""A capture; searches of patterns, calls of perfdoc's functions at most.
 
 gpt has 28,448 rows, of which 17,336 are ranges with a text each; windows has 11,293; vllm's are of JSON, some
 15 calls each. 100,000 to 150,000 calls are not of rows: rules, changes, the page."""
@@ -99,13 +99,13 @@ def test_a_small_capture_takes_no_more_modules_and_compiler_runs(capture: str, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("capture", "patterns", "searches", "calls"), CAPTURES)
+@pytest.mark.parametrize(("capture", "searches", "calls"), CAPTURES)
 def test_a_small_capture_takes_no_more_searches_and_calls(
-    capture: str, patterns: int, searches: int, calls: int, tmp_path: Path
+    capture: str, searches: int, calls: int, tmp_path: Path
 ) -> None:
     """What is asked of each text or row in Python, and not of all at once, shows here."""
     counts = _counted(_CALLS, capture, tmp_path / "calls")
-    assert 100 < counts["patterns"] <= patterns
+    assert 10 < counts["patterns"] <= 65, "of other packages; ours are kept by the first run"
     assert 1_000 < counts["searches"] <= searches
     assert 10_000 < counts["calls"] <= calls
 

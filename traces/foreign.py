@@ -6,11 +6,12 @@ and JSON too. Whoever gives such a file learns what it is, and not that it is da
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import AnyStr
+
+from perfdoc.patterns import pattern_of
 
 HEAD_BYTES = 512
 """Of a file that are looked at: a tar archive names itself at byte 257."""
@@ -77,7 +78,7 @@ _SUFFIXES = {
 
 def what_is(head: bytes, suffix: str) -> tuple[str, str] | None:
     """What a file is that begins so, and the remedy; None where it is not known."""
-    told = _told(_MAGIC, lambda form: re.match(form, head, re.DOTALL | re.IGNORECASE))
+    told = _told(_MAGIC, lambda form: pattern_of(b"(?is)" + form).match(head))
     return told or _SUFFIXES.get(suffix)
 
 
@@ -114,7 +115,7 @@ _DATABASES = (
 def database_of(tables: Iterable[str]) -> tuple[str, str] | None:
     """Which profiler wrote a SQLite file with these tables, and the remedy; None where it is not known."""
     names = list(tables)
-    return _told(_DATABASES, lambda form: any(re.match(form, name) for name in names))
+    return _told(_DATABASES, lambda form: any(pattern_of(form).match(name) for name in names))
 
 
 _DOCUMENTS = (
@@ -134,7 +135,7 @@ _DOCUMENTS = (
 
 def document_of(text: bytes) -> tuple[str, str] | None:
     """What a JSON file without trace events is that begins so, and the remedy; None where it is not known."""
-    return _told(_DOCUMENTS, lambda form: re.search(form, text))
+    return _told(_DOCUMENTS, lambda form: pattern_of(form).search(text))
 
 
 _LISTS = (
@@ -157,7 +158,7 @@ _NO_EVENT = (rb'(?s)(?:\s*\[)?\s*\{(?!.*"(?:ph|traceEvents)"\s*:)', "is JSON wit
 def list_of(text: bytes, *, events: bool) -> tuple[str, str] | None:
     """What JSON without GPU rows is that begins so, and the remedy; None where it is not known. events: what
     has some may have them behind this text."""
-    return _told(_LISTS if events else (*_LISTS, _NO_EVENT), lambda form: re.match(form, text))
+    return _told(_LISTS if events else (*_LISTS, _NO_EVENT), lambda form: pattern_of(form).match(text))
 
 
 _PROCESSES = (
@@ -182,4 +183,4 @@ def writer_of(named: Iterable[str]) -> tuple[str, str] | None:
     """Whose trace it is by names of processes and categories, and the remedy; None where it may be
     PyTorch's."""
     names = list(named)
-    return _told(_PROCESSES, lambda form: any(re.search(form, name) for name in names))
+    return _told(_PROCESSES, lambda form: any(pattern_of(form).search(name) for name in names))

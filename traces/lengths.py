@@ -10,14 +10,13 @@ have, or where the next one starts.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.traces.damage import FEWEST_ROWS, SPANS, Damage, timed_rows
 from perfdoc.traces.errors import TraceError
@@ -31,7 +30,7 @@ _LONGER = 1.5
 """Than every other row of its name: a row that covers a whole later one of its stream."""
 _MUCH_LONGER = 10
 """The same of communication, which waits for others, and of a name that has no other row."""
-_WAITS = later(r"ccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|deep_?ep|shmem|sendrecv", re.I)
+_WAITS = pattern_of(r"(?i)ccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|deep_?ep|shmem|sendrecv")
 
 
 @dataclass(frozen=True, kw_only=True)

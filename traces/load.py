@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.foreign import packed_in, what_is
 from perfdoc.traces.formats import accepted, format_of, is_parquet_folder, named_as, tool_of
@@ -105,7 +104,7 @@ def _in_folder(folder: Path) -> list[Path]:
     return captures
 
 
-_TABLE = later(r"StringIds\.|CUPTI_ACTIVITY_|NVTX_EVENTS\.|(TARGET|META|ENUM)_")
+_TABLE = pattern_of(r"StringIds\.|CUPTI_ACTIVITY_|NVTX_EVENTS\.|(TARGET|META|ENUM)_")
 _LOOKED_INTO, _FEW = 64, 8
 """Folders of a folder; and of these, where none of them holds traces itself."""
 
@@ -246,4 +245,6 @@ def _is_capture(path: Path) -> bool:
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
     """rank2 before rank10."""
-    return [(0, int(t), "") if t.isdecimal() else (1, 0, t) for t in re.split(r"(\d+)", str(path)) if t]
+    return [
+        (0, int(t), "") if t.isdecimal() else (1, 0, t) for t in pattern_of(r"(\d+)").split(str(path)) if t
+    ]

@@ -5,8 +5,6 @@ It runs where the capture was read; the result is small and travels to the proce
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
@@ -19,6 +17,7 @@ from perfdoc.analyzers.device.launches import group_sizes, innermost_at_launch
 from perfdoc.analyzers.device.range_names import numbered
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.rules import operation_of
+from perfdoc.patterns import pattern_of
 from perfdoc.profiling.distributed.collective_name import parse_collective
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
 from perfdoc.records import dataclass
@@ -119,7 +118,7 @@ def _operations(trace: Trace, comm: Communication) -> tuple[I64, tuple[str, ...]
         named = {
             i: code(word)
             for i in trace.range_names_like(lambda name: name.startswith("nccl:"))
-            if (found := re.match(_TORCH_RANGE, trace.strings[i])) is not None
+            if (found := pattern_of(_TORCH_RANGE).match(trace.strings[i])) is not None
             and (word := operation_of(found[1])) is not None
         }
         table = np.full(len(trace.strings), -1, np.int64)

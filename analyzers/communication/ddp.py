@@ -16,7 +16,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, union
 from perfdoc.analyzers.base.rows import said_by_names
 from perfdoc.analyzers.device.activity import Communication
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import Bool, unique
@@ -31,9 +31,9 @@ _LONGEST = 512
 """Characters of a name that are looked at."""
 _ENDS = r"(?=$|[,#<\s])"
 """emit_nvtx adds `, seq = 3, op_id = 41` to a name."""
-_IN_FORWARD = later(rf"{re.escape(_FORWARD)}{_ENDS}")
-_IN_NODE = later(rf"(?:autograd::engine::evaluate_function: )?(?:torch::autograd::)?{_NODE}{_ENDS}")
-_OF_REDUCER = later(rf"torch(?:::|\.)distributed(?:::|\.ddp\.){_REDUCER}")
+_IN_FORWARD = pattern_of(rf"{re.escape(_FORWARD)}{_ENDS}")
+_IN_NODE = pattern_of(rf"(?:autograd::engine::evaluate_function: )?(?:torch::autograd::)?{_NODE}{_ENDS}")
+_OF_REDUCER = pattern_of(rf"torch(?:::|\.)distributed(?:::|\.ddp\.){_REDUCER}")
 
 
 def sent_by_ddp(trace: Trace, comm: Communication, group: I64, group_size: I64) -> Bool:

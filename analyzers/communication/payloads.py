@@ -8,7 +8,6 @@ thread. PyTorch's send/receive batches, all-to-all and coalesced collectives are
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +16,7 @@ from perfdoc.analyzers.base.intervals import I64, exact_sum
 from perfdoc.analyzers.device.activity import Activity, Communication
 from perfdoc.analyzers.device.launches import innermost_at_launch
 from perfdoc.analyzers.kernel_class.rules import operation_of
+from perfdoc.patterns import pattern_of
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import U64, Bool, among, unique
 
@@ -230,13 +230,13 @@ def _by_operation(trace: Trace, payload: I64) -> Bool:
     if not known.any():
         return known
     operation = trace.payloads.operation[np.maximum(payload, 0)]
-    names = [i for i in unique(operation[known]).tolist() if re.search(_SAID, trace.strings[i])]
+    names = [i for i in unique(operation[known]).tolist() if pattern_of(_SAID).search(trace.strings[i])]
     return known & among(operation, names)
 
 
 def _by_range(trace: Trace, comm: Communication) -> Bool:
     """Inside a range that says so: PyTorch's `nccl:all_to_all`, `c10d::alltoall_base_`, or a user's."""
-    names = trace.range_names_like(lambda name: _may_say(name) and re.search(_SAID, name[:512]))
+    names = trace.range_names_like(lambda name: _may_say(name) and pattern_of(_SAID).search(name[:512]))
     ranges = np.flatnonzero(among(trace.ranges.name, names) & (trace.ranges.kind != RangeKind.MARK))
     if not len(ranges):
         return np.zeros(len(comm.kind), bool)

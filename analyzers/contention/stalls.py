@@ -20,13 +20,15 @@ from perfdoc.analyzers.contention.samples import full_names
 from perfdoc.analyzers.device.launches import start_of
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.traces import SyncKind
 from perfdoc.traces.table import Bool, unique
 
-_EVENT_WAIT = later(r"StreamWaitEvent")
-_OTHER_WAIT = later(r"StreamWaitValue|StreamBatchMemOp|LaunchHostFunc|StreamAddCallback|ExternalSemaphores")
+_EVENT_WAIT = pattern_of(r"StreamWaitEvent")
+_OTHER_WAIT = pattern_of(
+    r"StreamWaitValue|StreamBatchMemOp|LaunchHostFunc|StreamAddCallback|ExternalSemaphores"
+)
 
 
 def _may_wait(view: DeviceView, stream: I64, after_ns: I64, before_ns: I64) -> Bool:

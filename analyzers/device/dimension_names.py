@@ -6,9 +6,9 @@ forward pass of a wrapped module holds all the others' communication too.
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
+from perfdoc.patterns import pattern_of
 from perfdoc.profiling.distributed.collective_name import parse_collective
 
 _TP_MESH = r"mesh_(e?tp|(infer_)?tp|tensor(_model)?(_parallel)?|model_parallel)"
@@ -111,7 +111,7 @@ _FUNCTIONS = (
 """Pattern of the whole name of an autograd function or operator, without `Backward` and what autograd puts
 before it, and the dimension."""
 _FUNCTION = "|".join(f"(?P<{dim}_{i}>{form})" for i, (form, dim) in enumerate(_FUNCTIONS))
-_AROUND = re.compile(
+_AROUND = pattern_of(
     r"(?:autograd::engine::evaluate_function: )?(?:torch::autograd::CppNode<)?"
     r"([\w:.]+?)(?:Backward\d*)?>?(?:, (?:seq|op_id) = .*)?"
 )
@@ -145,7 +145,7 @@ _FRAMES = (
 )
 """Pattern searched in a Python function as Kineto names it, `file.py(line): function`, and the dimension of
 what is launched in it. Innermost wins, so an outer function may say less."""
-_PYTHON = re.compile(r"\.py\(\d+\): ")
+_PYTHON = pattern_of(r"\.py\(\d+\): ")
 
 RANGE_HINTS = (
     *("fsdp", "fully", "ddp", "torch.distributed", "attnfunc", "comm", "userbuffers", "ub_", "grad"),
@@ -161,7 +161,7 @@ RANGE_HINTS = (
 @lru_cache(maxsize=65536)
 def _of_group(description: str) -> tuple[str, tuple[str, ...]] | None:
     text = description.removesuffix("_GLOO")[:512]
-    return next(((dim, sizes) for form, dim, sizes in _GROUPS if re.fullmatch(form, text)), None)
+    return next(((dim, sizes) for form, dim, sizes in _GROUPS if pattern_of(form).fullmatch(text)), None)
 
 
 def dimension_of_group(description: str) -> str | None:
@@ -187,7 +187,7 @@ def dimension_of_range(name: str) -> str | None:
     if ours is not None:
         return ours.dimension or dimension_of_group(ours.group)
     text = name[:512]
-    return next((dim for pattern, dim in _RANGES if re.search(pattern, text)), None)
+    return next((dim for pattern, dim in _RANGES if pattern_of(pattern).search(text)), None)
 
 
 @lru_cache(maxsize=65536)
@@ -202,9 +202,9 @@ def dimension_of_function(name: str) -> str | None:
     if not any(map(low.__contains__, RANGE_HINTS)):
         return None
     if _PYTHON.search(text):
-        return next((dim for pattern, dim in _FRAMES if re.search(pattern, text)), None)
+        return next((dim for pattern, dim in _FRAMES if pattern_of(pattern).search(text)), None)
     plain = _AROUND.fullmatch(text)
-    found = None if plain is None else re.fullmatch(_FUNCTION, plain[1])
+    found = None if plain is None else pattern_of(_FUNCTION).fullmatch(plain[1])
     if found is None or found.lastgroup is None:
         return dimension_of_range(name)
     return found.lastgroup.partition("_")[0]

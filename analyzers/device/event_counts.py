@@ -9,7 +9,6 @@ ahead: half of its kernels have no launch in the file, and none is missing).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -19,6 +18,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.base.rows import kept, said_by_names
 from perfdoc.analyzers.device.launches import Launches
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent
 from perfdoc.results.names import opening
@@ -37,19 +37,19 @@ _FEWEST_SAMPLED = 5
 """Launches without a kernel and kernels without a launch, where most of both are: alone they may be of the
 ends of a capture, both at once are not."""
 
-_LAUNCH = re.compile(
+_LAUNCH = pattern_of(
     r"^(cuda|cu|hip|musa|tops)(Ext)?(Module)?Launch(Cooperative)?Kernel|^(ur|pi)Enqueue\w*KernelLaunch"
 )
 # Sets are left out: those of 0 bytes leave no row (21 of 22 in bert_small_forward_h100).
-_COPY = re.compile(r"^(cuda|cu|hip)Memcpy")
-_LAUNCHING = re.compile(
+_COPY = pattern_of(r"^(cuda|cu|hip)Memcpy")
+_LAUNCHING = pattern_of(
     r"aten::(mm|addmm|bmm|baddbmm|_scaled_mm|_?convolution|(cudnn|miopen)_convolution|convolution_backward|gelu|"
     r"(native|cudnn)_batch_norm|native_(layer_norm|dropout)|_(log_)?softmax|_(flash|efficient)_attention_forward)"
     r"(_backward)?(,|$)"
 )
 """Operators that launch a kernel on a GPU, each time: 22,000 of 22,000 in 22 whole traces do. Also as a range
 of emit_nvtx."""
-_RECORDING = re.compile(r"^(cuda|cu|hip)Stream(Begin|End)Capture")
+_RECORDING = pattern_of(r"^(cuda|cu|hip)Stream(Begin|End)Capture")
 
 REMEDY = (
     "Give the whole file: neither filtered nor subsampled. If it is whole, capture fewer steps at a time."

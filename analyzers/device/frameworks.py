@@ -6,7 +6,6 @@ And what it records that slows the host which it measures: each call or operator
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -14,14 +13,14 @@ from typing import Literal
 
 import numpy as np
 
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.gpus import gpu_family
 from perfdoc.records import dataclass
 from perfdoc.results.headline import Framework
 from perfdoc.traces import Trace
 
-_OF_OPERATOR = re.compile(r", (seq|op_id) = \d")
+_OF_OPERATOR = pattern_of(r", (seq|op_id) = \d")
 """In the names of ranges that torch.autograd.profiler.emit_nvtx puts around every operator."""
 _MANY_RANGES = 1_000
 
@@ -194,7 +193,7 @@ _NVIDIA = (
     "\nncclDevKernel",
     "\ncudaDevice",
 )
-_OPTIMIZER = re.compile(r"\nOptimizer\.step#(\w{1,64})\.step")
+_OPTIMIZER = pattern_of(r"\nOptimizer\.step#(\w{1,64})\.step")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,13 +261,13 @@ def _vendor(trace: Trace, text: str) -> Vendor:
     for gpu in (device.gpu_name or "" for device in trace.devices):
         if (family := gpu_family(gpu)) is not None:
             return family.vendor
-        if re.search(r"NVIDIA|Tesla|GeForce|Quadro", gpu):
+        if pattern_of(r"NVIDIA|Tesla|GeForce|Quadro").search(gpu):
             return "nvidia"
-        if re.search(r"AMD|Instinct|Radeon|\bMI\d{2,3}", gpu):
+        if pattern_of(r"AMD|Instinct|Radeon|\bMI\d{2,3}").search(gpu):
             return "amd"
-        if re.search(r"Intel|\bArc\b|GPU Max", gpu):
+        if pattern_of(r"Intel|\bArc\b|GPU Max").search(gpu):
             return "intel"
-        if re.search(_OTHER_GPUS, gpu):
+        if pattern_of(_OTHER_GPUS).search(gpu):
             return "other"
     said: tuple[tuple[Vendor, tuple[str, ...]], ...] = (
         *(("amd", _AMD), ("intel", _INTEL), ("other", _OTHER), ("nvidia", _NVIDIA)),
@@ -276,9 +275,7 @@ def _vendor(trace: Trace, text: str) -> Vendor:
     return next((vendor for vendor, parts in said if any(part in text for part in parts)), "")
 
 
-_OTHERS_FILES = later(
-    r"(transformers|accelerate|deepspeed|peft|vllm|sglang)[/.][\w/.]*megatron", re.IGNORECASE
-)
+_OTHERS_FILES = pattern_of(r"(?i)(transformers|accelerate|deepspeed|peft|vllm|sglang)[/.][\w/.]*megatron")
 """Files of other frameworks that are named for Megatron."""
 
 
@@ -290,7 +287,7 @@ def _is_megatron(name: str) -> bool:
     return _FUNCTION.search(name) is not None
 
 
-_FUNCTION = re.compile(
+_FUNCTION = pattern_of(
     r"_(?:Copy|Reduce|Scatter|Gather|ReduceScatter)(?:To|From)(?:Model|Sequence|Tensor)\w{0,16}ParallelRegion"
     r"|\bLinearWithGradAccumulation|\b_VocabParallelCrossEntropy"
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -12,6 +11,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.event_counts import MAX_MISSING_FRAC, Launched
 from perfdoc.analyzers.device.range_names import numbered, rows_named
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.figures import brief, plural
 from perfdoc.results.names import shorten
@@ -166,7 +166,7 @@ def with_their_kernels(marks: Marks, launched: Launched) -> tuple[Marks, str]:
     return found, f"{which} left out{more}: {said} {kernel} in the file."
 
 
-_OPTIMIZER_STEP = re.compile(r"Optimizer\.step#|DeepSpeedZeroOptimizer\w*\.step$")
+_OPTIMIZER_STEP = pattern_of(r"Optimizer\.step#|DeepSpeedZeroOptimizer\w*\.step$")
 MIN_ITERATIONS = 3
 _ALIKE_SHARE = 0.8
 _ALIKE_FRAC = 0.1

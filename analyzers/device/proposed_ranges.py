@@ -13,15 +13,15 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.kernels.parts import sum_by
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.capture_parts import RangeProposal
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import unique
 
-_ARGUMENTS = later(r",? (seq|op_id|sizes|input_op_ids) = .*", re.DOTALL)
+_ARGUMENTS = pattern_of(r",? (seq|op_id|sizes|input_op_ids) = .*", re.DOTALL)
 """What PyTorch's emit_nvtx adds to the name of an operator: numbers, and with shapes whole lists."""
-_DIGITS = later(r"\d+")
+_DIGITS = pattern_of(r"\d+")
 _MAX_NAME = 512
 """Characters that are looked at."""
 
@@ -83,12 +83,12 @@ _LONGEST = 72
 """Characters of an option, so that no line of 80 columns cuts it."""
 _HEAD = 32
 """Of a name that is longer than that."""
-_OPERATORS = later(
+_OPERATORS = pattern_of(
     r"^(aten|autograd|c10|torch|nccl|rccl|cub\w*|cudnn)(::|[A-Z_]|\.)|^\w+Backward[\d#]+$|^Optimizer\."
     r"|^(Partitioned|DeepSpeedZero)"
 )
 """Ranges that libraries open around their own calls."""
-_ONCE = later(r"(?i)(\b|_)(init|warm[ _-]?up|set[ _-]?up|profil|benchmark|main)")
+_ONCE = pattern_of(r"(?i)(\b|_)(init|warm[ _-]?up|set[ _-]?up|profil|benchmark|main)")
 """Ranges around what runs once."""
 
 

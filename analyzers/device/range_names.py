@@ -10,6 +10,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.dimension_names import dimension_of_function, dimension_of_group
+from perfdoc.patterns import pattern_of
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.marks import parse_group_marks
 from perfdoc.records import dataclass
@@ -49,7 +50,7 @@ def named_as(word: str) -> re.Pattern[str]:
     >>> [bool(named_as("forward").fullmatch(name)) for name in names]
     [True, True, False]
     """
-    return re.compile(rf"(?i:[\W_]{{0,16}}{word}(?:[ _-](?:pass|step))?[\W_]{{0,16}})")
+    return pattern_of(rf"(?i:[\W_]{{0,16}}{word}(?:[ _-](?:pass|step))?[\W_]{{0,16}})")
 
 
 _BATCH = r"(mini|micro|global)?[ _-]?(data|batch(es)?|samples?)"
@@ -127,7 +128,7 @@ def _known(name: str) -> tuple[list[int], int]:
     forms = [
         i
         for i, (pattern, hints) in enumerate(_FORMS)
-        if any(map(low.__contains__, hints)) and re.search(pattern, name)
+        if any(map(low.__contains__, hints)) and pattern_of(pattern).search(name)
     ]
     dimension = dimension_of_function(name)
     return forms, -1 if dimension is None else DIMENSIONS.index(dimension)
@@ -199,5 +200,5 @@ def numbered(name: str) -> tuple[str, int, str] | None:
     >>> numbered("epoch 1 (step 20)")
     ('epoch 1 (step ', 20, ')')
     """
-    found = re.fullmatch(r"(?s)(.*?)([0-9]{1,18})(\)?)", name)
+    found = pattern_of(r"(?s)(.*?)([0-9]{1,18})(\)?)").fullmatch(name)
     return None if found is None else (found[1], int(found[2]), found[3])

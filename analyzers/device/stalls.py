@@ -30,7 +30,7 @@ from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.offload import pauses_with_sent
 from perfdoc.analyzers.device.range_names import KnownRanges
 from perfdoc.analyzers.device.window import StepRanges
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import Window
 from perfdoc.traces import RangeKind, Trace
@@ -113,10 +113,10 @@ def thread_times(trace: Trace, known: KnownRanges, thread: int) -> ThreadTimes:
 
 
 _FRAMES: tuple[tuple[WaitKind, re.Pattern[str]], ...] = (
-    ("lock", later(r"(^|/)threading\.py\(\d+\): ")),
+    ("lock", pattern_of(r"(^|/)threading\.py\(\d+\): ")),
     (
         "io",
-        later(r"(^|/)(queue|selectors|multiprocessing/\w+|torch/utils/data/dataloader)\.py\(\d+\): "),
+        pattern_of(r"(^|/)(queue|selectors|multiprocessing/\w+|torch/utils/data/dataloader)\.py\(\d+\): "),
     ),
 )
 """What a thread waits for in a Python function, where stacks were recorded: a queue's get, above all."""

@@ -15,7 +15,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.launches import Launches
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind, Trace
 
@@ -26,13 +26,13 @@ _LONG_LAUNCH_NS = 1_000_000
 _MOST = 0.5
 """Of a call, in which the device idles: a launch may also be long because the queue is full."""
 
-_LOADS = later(r"^(cu|cuda|hip)(Module|Library)Load")
-_ALLOCATES = later(
+_LOADS = pattern_of(r"^(cu|cuda|hip)(Module|Library)Load")
+_ALLOCATES = pattern_of(
     r"^(cuda|cu|hip)(Malloc|MemAlloc|HostAlloc|HostRegister|MemHost|MemCreate|MemMap|MemSetAccess)(?!\w*(Async|Pool))"
 )
-_FREES = later(r"^(cuda|cu|hip)(Free(?!Async)|FreeHost|MemFree(?!Async)|MemUnmap|HostUnregister)")
-_COMMUNICATORS = later(r"^(nccl|rccl)Comm(Init|Split|Shrink)|^ncclx?_init")
-_LIBRARIES = later(r"^(cublas|cublasLt|cudnn|cusparse|cusolver|cufft)(Dn|Sp)?Create")
+_FREES = pattern_of(r"^(cuda|cu|hip)(Free(?!Async)|FreeHost|MemFree(?!Async)|MemUnmap|HostUnregister)")
+_COMMUNICATORS = pattern_of(r"^(nccl|rccl)Comm(Init|Split|Shrink)|^ncclx?_init")
+_LIBRARIES = pattern_of(r"^(cublas|cublasLt|cudnn|cusparse|cusolver|cufft)(Dn|Sp)?Create")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,14 +16,14 @@ from perfdoc.analyzers.base.rows import said_by_names
 from perfdoc.analyzers.device.launches import Launches, innermost, launches_graphs
 from perfdoc.analyzers.kernel_class.classify import UNKNOWN, UNNAMED, KernelKind, KernelKinds, classify
 from perfdoc.analyzers.kernel_class.rules import WITH_KERNEL, KernelClass, operation_of
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.model import Ranges
 
-_CALL = later(r"(?:_?c10d(?:_functional)?::|[a-z]ccl:|nccl(?=[A-Z]))([A-Za-z_]{1,40})")
+_CALL = pattern_of(r"(?:_?c10d(?:_functional)?::|[a-z]ccl:|nccl(?=[A-Z]))([A-Za-z_]{1,40})")
 """PyTorch's operators and ranges around a collective's launch (`c10d::allreduce_`, `nccl:all_reduce`), and
 NCCL's own range."""
-_PRODUCT = later(r"aten::(?:linear|mv|dot|addmv|\w{0,30}mm)\Z")
+_PRODUCT = pattern_of(r"aten::(?:linear|mv|dot|addmv|\w{0,30}mm)\Z")
 _WEAK = (
     *(KernelClass.ELEMENTWISE, KernelClass.REDUCTION, KernelClass.COPY, KernelClass.SORT, KernelClass.RANDOM),
     KernelClass.MOE_ROUTING,

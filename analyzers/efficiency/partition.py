@@ -9,12 +9,12 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.efficiency.roofline import Roofline
 from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.analyzers.tables.device import samples_of
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.efficiency import CAUSES
 from perfdoc.traces.table import F64, Bool
 
-_CLOCK = later(r"(?i)GPC Clock\b")
+_CLOCK = pattern_of(r"(?i)GPC Clock\b")
 _COVERED_MIN_FRAC = 0.5
 """Of a kernel, by samples: below, its clock is unknown."""
 

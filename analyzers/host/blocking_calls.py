@@ -9,7 +9,6 @@ They are grouped by where in the program they were made: the range and the opera
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, plain_name, step_at
 from perfdoc.analyzers.host.idle import HostIdle, ThreadIdle, by_thread
 from perfdoc.analyzers.kernels.parts import sum_by
+from perfdoc.patterns import pattern_of
 from perfdoc.results.host import AllocCalls, CallGroup, SyncCalls
 from perfdoc.results.quality import MEASURED
 from perfdoc.traces import Operators, RangeKind, Ranges, Trace
@@ -29,7 +29,7 @@ from perfdoc.traces.table import unique
 MAX_GROUPS = 20
 _NOT_THERE = "no function of the program was open at these calls"
 
-_DIGITS = re.compile(r"#?\d+")
+_DIGITS = pattern_of(r"#?\d+")
 _MAX_NAME = 2_000
 """Characters of a name that are kept; hostile names reach 100 kB."""
 

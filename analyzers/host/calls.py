@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -13,6 +12,7 @@ from perfdoc.analyzers.base.intervals import I64, Intervals, index_within, union
 from perfdoc.analyzers.base.rows import kept, said_by_names
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.traces import CopyKind, Trace
 from perfdoc.traces.table import I8, Bool
@@ -32,7 +32,7 @@ class CallKind(IntEnum):
     OTHER = 5
 
 
-_SUFFIX = re.compile(r"(_v\d{1,9}|_ptsz|_ptds){1,4}$")
+_SUFFIX = pattern_of(r"(_v\d{1,9}|_ptsz|_ptds){1,4}$")
 """API versions (Nsight writes cudaLaunchKernel_v7000) and per-thread-stream variants. Bounded: a name made of
 them alone would take the square of its length."""
 
@@ -54,8 +54,8 @@ _KINDS: tuple[tuple[CallKind, str], ...] = (
 )
 """(kind, pattern on the whole name without its suffix); the first that matches wins."""
 
-_GRAPH_LAUNCH = re.compile(rf"{_API}GraphLaunch\w*")
-_COPY = re.compile(rf"{_API}Memcpy\w*")
+_GRAPH_LAUNCH = pattern_of(rf"{_API}GraphLaunch\w*")
+_COPY = pattern_of(rf"{_API}Memcpy\w*")
 
 
 def plain_name(name: str) -> str:
@@ -71,7 +71,7 @@ def call_kind(name: str) -> CallKind:
     ('SYNCHRONISING', 'LAUNCH')
     """
     plain = plain_name(name)
-    return next((kind for kind, pattern in _KINDS if re.fullmatch(pattern, plain)), CallKind.OTHER)
+    return next((kind for kind, pattern in _KINDS if pattern_of(pattern).fullmatch(plain)), CallKind.OTHER)
 
 
 def kinds_of_calls(trace: Trace) -> I8:

@@ -17,7 +17,7 @@ from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.device.view import DeviceView, launches_missing
 from perfdoc.analyzers.host.calls import host_bounds, host_calls
 from perfdoc.analyzers.host.idle import by_thread, host_idle
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.traces.table import Bool
 
@@ -25,9 +25,9 @@ PackingKind = Literal["buffers", "tensors", "gradients"]
 """What DDP broadcasts before a forward; what is flattened elsewhere; gradients out of DDP's buckets."""
 
 _WORDS = ("flatten_dense_tensors", "copy_bucket_to_grad")
-_FLAT = later(r"(?:aten::|^)_?(?:un)?flatten_dense_tensors\b")
-_OUT_OF_BUCKET = later(r"\breducer::copy_bucket_to_grad\b")
-_FORWARD = later(r"DistributedDataParallel\.forward\b")
+_FLAT = pattern_of(r"(?:aten::|^)_?(?:un)?flatten_dense_tensors\b")
+_OUT_OF_BUCKET = pattern_of(r"\breducer::copy_bucket_to_grad\b")
+_FORWARD = pattern_of(r"DistributedDataParallel\.forward\b")
 """DDP reduces gradients in the backward; what it packs in the forward are buffers."""
 
 

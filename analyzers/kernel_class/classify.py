@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from perfdoc.analyzers.kernel_class.rules import (
     collective_in,
     operation_of,
 )
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.traces.model import Trace
 
@@ -166,14 +167,11 @@ def as_communication(kind: KernelKind, name: str, full_name: str) -> KernelKind:
     )
 
 
-_pattern = cache(re.compile)
-
-
 @lru_cache(maxsize=8192)
 def _classify(name: str, full_name: str) -> KernelKind:
     text = full_name or name
     for rule, kind in _candidates(qualified_name(name, full_name)):
-        if rule is None or not rule.text or _pattern(rule.text).search(text) is not None:
+        if rule is None or not rule.text or pattern_of(rule.text).search(text) is not None:
             return kind
     raise AssertionError("the last candidate has no condition")
 
@@ -189,7 +187,7 @@ def _candidates(qualified: str) -> tuple[tuple[KernelRule | None, KernelKind], .
     lower = qualified.lower()
     for rule in RULES:
         possible = not rule.needed or any(map(lower.__contains__, rule.needed))
-        match = _pattern(rule.name).search(qualified) if possible else None
+        match = pattern_of(rule.name).search(qualified) if possible else None
         if match is None:
             continue
         groups = match.groupdict() if rule.kernel_class is KernelClass.COMMUNICATION else {}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from functools import cache, lru_cache
+from functools import lru_cache
 
+from perfdoc.patterns import pattern_of
 from perfdoc.results.names import ANONYMOUS
 
 MAX_TEXT = 4096
@@ -12,8 +12,8 @@ MAX_TEXT = 4096
 MAX_QUALIFIED = 2048
 """Characters of a qualified name that are kept, half from either end: a library's prefix and the function."""
 
-_BRACKET = re.compile(r"->|[<>()\[\]{}]")
-_LENGTH = re.compile(r"\d{1,4}")
+_BRACKET = pattern_of(r"->|[<>()\[\]{}]")
+_LENGTH = pattern_of(r"\d{1,4}")
 _NOT_A_FUNCTION = ("decltype", "noexcept", "requires")
 
 
@@ -123,9 +123,6 @@ _TYPES = (
 )
 
 
-_pattern = cache(re.compile)
-
-
 @lru_cache(maxsize=65536)
 def family_of(full_name: str) -> str:
     """Library that the kernel comes from; "other" where the name does not say.
@@ -133,20 +130,20 @@ def family_of(full_name: str) -> str:
     Only Transformer Engine's norms obey its SM margins.
     """
     text = full_name[:MAX_TEXT]
-    return next((family for family, pattern in _FAMILIES if _pattern(pattern).search(text)), "other")
+    return next((family for family, pattern in _FAMILIES if pattern_of(pattern).search(text)), "other")
 
 
 @lru_cache(maxsize=65536)
 def element_type_of(full_name: str) -> str:
     """Element type that the name carries: the narrowest one, since sums are kept in float; else empty."""
     text = full_name[:MAX_TEXT]
-    found = {name for name, pattern in _TYPES if _pattern(pattern).search(text)}
+    found = {name for name, pattern in _TYPES if pattern_of(pattern).search(text)}
     return next((name for name in ("f8", "bf16", "f16", "f32", "f64") if name in found), "")
 
 
 MASKED_SOFTMAX = "masked_softmax"
 """Label of such kernels, whose class is ATTENTION."""
-_MASKED_SOFTMAX = re.compile(r"scaled_(?:\w+_)?softmax")
+_MASKED_SOFTMAX = pattern_of(r"scaled_(?:\w+_)?softmax")
 """As in kernels.yaml."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -10,24 +9,24 @@ from typing import TYPE_CHECKING
 
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernel_class.rules import KernelClass
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.profiling.gpus import gpu_family, peak_flops
 
 if TYPE_CHECKING:
     from perfdoc.analyzers.measure_device import RankMeasurement
 
 _FORMATS = (
-    ("fp8", later(r"(?i)e4m3|e5m2|(?<![a-z])fp8(?![a-z])|float8|^nvjet_(sm\d+_)?qq")),
-    ("bf16", later(r"(?i)bf16|bfloat16|^nvjet_(sm\d+_)?tst|^Cijk_\w{8,16}?_B(BS|B|SS)_")),
+    ("fp8", pattern_of(r"(?i)e4m3|e5m2|(?<![a-z])fp8(?![a-z])|float8|^nvjet_(sm\d+_)?qq")),
+    ("bf16", pattern_of(r"(?i)bf16|bfloat16|^nvjet_(sm\d+_)?tst|^Cijk_\w{8,16}?_B(BS|B|SS)_")),
     (
         "fp16",
-        later(
+        pattern_of(
             r"(?i)(?<![bt])f16(?!\d)|fp16|hgemm|__half|half_t|^nvjet_(sm\d+_)?hsh|^Cijk_\w{8,16}?_H(HS|B|SS)_"
         ),
     ),
     (
         "fp32",
-        later(
+        pattern_of(
             r"(?i)sgemm|tf32|tfloat32|tfloat_?t|(?<![a-z])f32f32_f32|^nvjet_(sm\d+_)?sss"
             r"|(?:cutlass_[89]\d_|ampere_|sm[89]\d_)\w{0,64}?(?<![a-z0-9])s168[48]gemm|^Cijk_\w{8,16}?_S_?B_"
         ),
@@ -55,7 +54,7 @@ _FP32_CONVOLUTION = (
 )
 """cuDNN's and MIOpen's: cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1, dgrad_engine<float, 512, …>,
 winogradForwardData4x4<float, float>, igemm_fwd_gtcx2_nchw_fp32_…."""
-_TF32 = later(r"(?i)tf32|tfloat32|tfloat_?t|(?<![a-z0-9])s168[48](?!\d)")
+_TF32 = pattern_of(r"(?i)tf32|tfloat32|tfloat_?t|(?<![a-z0-9])s168[48](?!\d)")
 _TF32_SPEEDUP = 2.0
 """Of 16 bits over TF32, on every GPU that has both."""
 PEAK_SHARE_RATIO = 0.65
@@ -75,9 +74,9 @@ def is_fp32(name: str, kernel_class: KernelClass) -> bool:
     True
     """
     if kernel_class is KernelClass.CONVOLUTION:
-        return re.search(_FP32_CONVOLUTION, name[:MAX_TEXT]) is not None
+        return pattern_of(_FP32_CONVOLUTION).search(name[:MAX_TEXT]) is not None
     if kernel_class is KernelClass.ATTENTION:
-        return re.search(_FP32_ATTENTION, name[:MAX_TEXT]) is not None
+        return pattern_of(_FP32_ATTENTION).search(name[:MAX_TEXT]) is not None
     return kernel_class is KernelClass.GEMM and format_of(name) == "fp32"
 
 

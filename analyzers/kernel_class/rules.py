@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from perfdoc.kept import kept, loaded
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 
-_PART = re.compile(r"\{([A-Z]+)\}")
+_PART = pattern_of(r"\{([A-Z]+)\}")
 
 
 class KernelClass(IntEnum):
@@ -154,7 +155,7 @@ _MEANT = {"notify": "sync"}
 
 def collective_in(name: str) -> str:
     """The collective that a word in the name of a communication kernel tells; empty where none does."""
-    found = re.search(_SAID, name)
+    found = pattern_of(_SAID).search(name)
     if found is None:
         return ""
     spelling = (found["collective"] or found["word"]).lower().replace("_", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -15,6 +14,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernels.part_names import PARTS, Phase
 from perfdoc.analyzers.kernels.spans import Lane, SpanContext, find_lanes
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.kernels import PHASES
 from perfdoc.traces.table import I8, Bool
@@ -36,8 +36,8 @@ _PART_OF_CLASS = {
 _SHOWS_DIRECTION = (KernelClass.ATTENTION, KernelClass.NORM)
 """Classes whose forward kernels, by name, no gradient is made of."""
 
-_BACKWARD_NAME = re.compile(r"(?i)bwd|backward|bprop|dgrad|wgrad|grad_input|gammabeta")
-_FORWARD_NAME = re.compile(r"(?i)fwd|forward|fprop")
+_BACKWARD_NAME = pattern_of(r"(?i)bwd|backward|bprop|dgrad|wgrad|grad_input|gammabeta")
+_FORWARD_NAME = pattern_of(r"(?i)fwd|forward|fprop")
 
 _IN_BACKWARD = np.array(
     [

@@ -8,7 +8,6 @@ their order can hardly be anything else.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -19,7 +18,7 @@ from perfdoc.analyzers.base.intervals import I64, exact_sum
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT, is_masked_softmax
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.kernels import NO_UNFUSED_ATTENTION, UnfusedAttention, UnfusedPattern
 from perfdoc.traces.table import Bool, among, unique
@@ -59,9 +58,9 @@ _ROLES = (
 )
 """What a kernel computes, its letter, and a pattern in its full name; the first that is found wins."""
 
-_ROLE = [(letter, re.compile(pattern)) for _, letter, pattern in _ROLES]
+_ROLE = [(letter, pattern_of(pattern)) for _, letter, pattern in _ROLES]
 OTHER, _STREAM_END = "o", "|"
-_PYTORCHS = re.compile(r"\bat::native::|\bsoftmax_warp_")
+_PYTORCHS = pattern_of(r"\bat::native::|\bsoftmax_warp_")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +144,7 @@ def find_unfused(
 
 def _between(sequence: str) -> str:
     """The pattern with casts and fills allowed between its letters."""
-    atoms = re.findall(r"(?:\[\w+\]|\w)(?:\{\d+,\d+\}|\?)?", sequence)
+    atoms = pattern_of(r"(?:\[\w+\]|\w)(?:\{\d+,\d+\}|\?)?").findall(sequence)
     parts = []
     for atom in atoms:
         bare, optional = (atom[:-1], True) if atom.endswith("?") else (atom, False)
@@ -155,10 +154,10 @@ def _between(sequence: str) -> str:
 
 def _needed(sequence: str) -> str:
     """Letters without which the pattern cannot match."""
-    return re.sub(r"\[\w+\](?:\{\d+,\d+\})?|\w(?:\?|\{0,\d+\})", "", sequence)
+    return pattern_of(r"\[\w+\](?:\{\d+,\d+\})?|\w(?:\?|\{0,\d+\})").sub("", sequence)
 
 
-_compiled = cache(lambda sequence: re.compile(_between(sequence)))
+_compiled = cache(lambda sequence: pattern_of(_between(sequence)))
 
 
 def text_of(view: DeviceView, rows: I64) -> tuple[I64, str]:
@@ -229,11 +228,11 @@ _BETWEEN = r"[^PsbFz|]"
 """A small kernel."""
 _BY_HAND = rf"x{_BETWEEN}{{0,3}}a{_BETWEEN}{{0,3}}e{_BETWEEN}{{0,3}}S{_BETWEEN}{{0,3}}d"
 """Maximum, - maximum, exp, sum, divide."""
-_FORWARD = later(rf"P({_BETWEEN}{{0,8}}s{_BETWEEN}{{0,8}})P")
-_FORWARD_BY_HAND = later(rf"P({_BETWEEN}{{0,8}}?{_BY_HAND}{_BETWEEN}{{0,8}})P")
+_FORWARD = pattern_of(rf"P({_BETWEEN}{{0,8}}s{_BETWEEN}{{0,8}})P")
+_FORWARD_BY_HAND = pattern_of(rf"P({_BETWEEN}{{0,8}}?{_BY_HAND}{_BETWEEN}{{0,8}})P")
 _PAIR = rf"P{_BETWEEN}{{0,4}}P"
-_GRADIENT = later(rf"{_PAIR}({_BETWEEN}{{0,8}}b{_BETWEEN}{{0,8}}){_PAIR}")
-_GRADIENT_BY_HAND = later(rf"{_PAIR}((?=[^P|]*d)(?=[^P|]*n)(?=[^P|]*S)(?:{_BETWEEN}|z){{5,24}}){_PAIR}")
+_GRADIENT = pattern_of(rf"{_PAIR}({_BETWEEN}{{0,8}}b{_BETWEEN}{{0,8}}){_PAIR}")
+_GRADIENT_BY_HAND = pattern_of(rf"{_PAIR}((?=[^P|]*d)(?=[^P|]*n)(?=[^P|]*S)(?:{_BETWEEN}|z){{5,24}}){_PAIR}")
 """Division's gradient negates, divides and sums; that of the maximum may be no small kernel."""
 _AS_MANY = 1.1
 """Gradients over forwards: more may be of something else, such as a LayerNorm by hand."""

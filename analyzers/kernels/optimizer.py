@@ -8,7 +8,6 @@ OPTIMIZER by its kernels' names (multi_tensor_apply, fused Adam), and no loop.
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.kernels.part_names import Phase
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.kernels import OptimizerLoop
 from perfdoc.traces.table import I8, Bool
@@ -32,7 +32,7 @@ _SAME_FRAC = 0.8
 """Of these distances."""
 _PER_TENSOR = (3, 40)
 SMALL = (KernelClass.ELEMENTWISE, KernelClass.COPY, KernelClass.REDUCTION)
-_ROOT = re.compile(r"(?<!r)sqrt_kernel_cuda")
+_ROOT = pattern_of(r"(?<!r)sqrt_kernel_cuda")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,11 @@ Transformer Engine, PyTorch's modules, operators and autograd nodes, and what pe
 
 from __future__ import annotations
 
-import re
 from enum import IntEnum
 from functools import lru_cache
 from typing import Literal
 
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 
 PARTS = (
@@ -100,30 +100,30 @@ _WORDS = {
 """Part and the words that mean it, as patterns on words with one space between. Of two that begin at the
 same word the first listed wins; of all that are found the last, since names go from outer to inner."""
 
-_ANY = re.compile(r"\b(?:" + "|".join(f"(?P<{part}>{words})" for part, words in _WORDS.items()) + r")\b")
+_ANY = pattern_of(r"\b(?:" + "|".join(f"(?P<{part}>{words})" for part, words in _WORDS.items()) + r")\b")
 
-_FORWARD = re.compile(r"(?<!feed )(?<!straight )\b(?:forward|fwd|fprop)\b(?! hook)")
-_BACKWARD = re.compile(r"\b(?:backward\d*|bwd|bprop|dgrad|wgrad|evaluate function)\b")
-_RECOMPUTE = re.compile(
+_FORWARD = pattern_of(r"(?<!feed )(?<!straight )\b(?:forward|fwd|fprop)\b(?! hook)")
+_BACKWARD = pattern_of(r"\b(?:backward\d*|bwd|bprop|dgrad|wgrad|evaluate function)\b")
+_RECOMPUTE = pattern_of(
     r"\brecomput\w*|\bcheckpoint(?:ed)?(?: \w+)* (?:function )?backward\d*\b|\bre ?forward\b"
 )
-_AUTOGRAD = re.compile(r"^autograd::engine::evaluate_function|^(?:[\w:]+::)?\w+Backward\d*(?:$|[,<>])")
-_ACCUMULATE = re.compile(r"\bAccumulateGrad\b")
-_RESETS = re.compile(r"\b(?:linear|gemm)\b")
+_AUTOGRAD = pattern_of(r"^autograd::engine::evaluate_function|^(?:[\w:]+::)?\w+Backward\d*(?:$|[,<>])")
+_ACCUMULATE = pattern_of(r"\bAccumulateGrad\b")
+_RESETS = pattern_of(r"\b(?:linear|gemm)\b")
 """A layer of more than its last named part: `LayerNormLinear` is no norm."""
 
-_FORWARD_CODE = re.compile(r"^perfdoc\.forward\b|^megatron\.core\.|^transformer_engine\.")
-_LAYER_RANGE = re.compile(
+_FORWARD_CODE = pattern_of(r"^perfdoc\.forward\b|^megatron\.core\.|^transformer_engine\.")
+_LAYER_RANGE = pattern_of(
     r"^perfdoc\.forward layer=|^megatron\.core\.transformer\.|^transformer_engine\.\w+\.forward"
 )
-_FORWARD_OPERATOR = re.compile(
+_FORWARD_OPERATOR = pattern_of(
     r"^aten::(?:linear|(?:native_)?layer_norm|rms_norm|batch_norm|group_norm|scaled_dot_product_attention"
     r"|embedding|dropout|conv\dd|gelu|silu|cross_entropy_loss)$"
 )
 """Operators that modules call and that no gradient is made of."""
 
-CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_NOT_WORD = re.compile(r"[^a-z0-9]+")
+CAMEL = pattern_of(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NOT_WORD = pattern_of(r"[^a-z0-9]+")
 _PHASE_OF_PART = {"optimizer": Phase.OPTIMIZER}
 _COMM_ROOM = ("communication", "data", "other")
 

@@ -7,8 +7,6 @@ tell (attention, norms, the optimizer); else the part is unknown.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum, union
@@ -20,6 +18,7 @@ from perfdoc.analyzers.kernels.attributed import EVIDENCE, AttributedKernels, At
 from perfdoc.analyzers.kernels.fusion import find_unfused, find_unfused_attention, text_of
 from perfdoc.analyzers.kernels.optimizer import optimizer_loop
 from perfdoc.analyzers.kernels.part_names import PARTS
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.kernels import PHASES, KernelPartsAnalysis, PartTime
 from perfdoc.results.ranks import KernelsOnly
@@ -111,7 +110,7 @@ def kernels_only(trace: Trace, activity: Activity, window_ns: tuple[int, int] | 
 _MAY_HIDE_ATTENTION = (
     "attention is not fused and no range names its GEMMs: those of queries, keys and values are included"
 )
-_GROUPED_NAME = re.compile(
+_GROUPED_NAME = pattern_of(
     r"(?i)group(?:ed)?_?(?:gemm|mm|matmul)|groupproblem|moe|expert|(?:^|_)t?gmm(?:_|$)"
 )
 

@@ -13,7 +13,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.launches import innermost
 from perfdoc.analyzers.device.range_names import named_as
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.vocabulary import parse_compute
 from perfdoc.records import dataclass
@@ -131,10 +131,10 @@ def layer_spans(view: DeviceView) -> LayerSpans:
 
 
 _FORMS = (
-    (re.compile(rf"{re.escape(vocabulary.FORWARD)}"), re.compile(rf"{re.escape(vocabulary.BACKWARD)}")),
+    (pattern_of(rf"{re.escape(vocabulary.FORWARD)}"), pattern_of(rf"{re.escape(vocabulary.BACKWARD)}")),
     (
-        re.compile(r"(?:[\w.]{1,200}\.)?forward[_-](?:step|compute)"),
-        re.compile(r"(?:[\w.]{1,200}\.)?backward[_-](?:step|compute)"),
+        pattern_of(r"(?:[\w.]{1,200}\.)?forward[_-](?:step|compute)"),
+        pattern_of(r"(?:[\w.]{1,200}\.)?backward[_-](?:step|compute)"),
     ),
     (named_as("forward"), named_as("backward")),
 )
@@ -142,7 +142,7 @@ _FORMS = (
 alone, as people and TorchRec write them (`## forward ##`, `backward pass`)."""
 _LONGEST = 512
 """Characters of a name that are looked at."""
-_MICRO_BATCH = later(rf"{re.escape(vocabulary.MICRO_BATCH)} (\d{{1,9}})")
+_MICRO_BATCH = pattern_of(rf"{re.escape(vocabulary.MICRO_BATCH)} (\d{{1,9}})")
 INSIDE_A_PASS = [DIMENSIONS.index(d) for d in ("tp", "cp", "ep")]
 """Communication that belongs to the pass that launched it; gradients and messages run on beside others."""
 

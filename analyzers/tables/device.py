@@ -15,7 +15,7 @@ from perfdoc.analyzers.device.activity import communicating_copies
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.tables.sizes import SizedCalls, sized_calls
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.quality import MEASURED
 from perfdoc.results.tables import CopyRow, GpuMetrics, MetricMean
@@ -30,7 +30,7 @@ _PAUSE = 4
 """Times the usual distance of two samples: a later one is not of all the time since the one before."""
 _MEANINGS = MappingProxyType(
     {
-        later(pattern, re.IGNORECASE): meaning
+        pattern_of(pattern, re.IGNORECASE): meaning
         for pattern, meaning in (
             (r"SMs? Active\b", "sm_active"),
             (r"SM Issue\b", "sm_issue"),

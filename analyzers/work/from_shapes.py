@@ -10,7 +10,6 @@ emit_nvtx wrote around products stand for them.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -39,7 +38,7 @@ from perfdoc.analyzers.work.operator_work import (
     OperatorWork,
     share_calls,
 )
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.traces.model import Operators, RangeKind
 from perfdoc.traces.table import Bool, among, unique
@@ -50,10 +49,9 @@ _PRODUCTS = (
 )
 _MAX_NAME = 2_000
 """Characters; the sizes of a product are some hundred at most."""
-_EMITTED = later(
-    r"(aten::\w{1,40})(?:, seq = \d{1,19})?(?:, op_id = \d{1,19})?, sizes = (\[\[[\d, ]{0,200}\]"
+_EMITTED = pattern_of(
+    r"(?s)(aten::\w{1,40})(?:, seq = \d{1,19})?(?:, op_id = \d{1,19})?, sizes = (\[\[[\d, ]{0,200}\]"
     r"(?:, \[[\d, ]{0,200}\]){0,16}\])(?:, input_op_ids = \[.*\])?",
-    re.DOTALL,
 )
 
 

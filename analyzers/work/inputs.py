@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 
 Shape: TypeAlias = tuple[int, ...]
@@ -54,7 +54,7 @@ WIDTHS: Mapping[str, tuple[str, int]] = MappingProxyType(
 )
 """Arithmetic and bytes by element type, as C++ spells it, namespaces and capitals aside."""
 _NO_TENSOR = frozenset({"", "scalar", "scalarlist", "tensorlist", "genericlist", "device", "none"})
-_INTEGER = later(r"-?\d{1,18}")
+_INTEGER = pattern_of(r"-?\d{1,18}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from perfdoc.knobs.knob import Dialect
 from perfdoc.knobs.naming.nearest import slips
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 
 BRIDGE_CLASSES: Mapping[str, str] = MappingProxyType(
     {
@@ -87,7 +87,7 @@ PERFDOC_SECTIONS = frozenset(
         *("training", "checkpoint", "environment", "fsdp", "profiling"),
     }
 )
-STEM = later(
+STEM = pattern_of(
     r"(?:(?:cfg|config|recipe|self|pretrain|finetune|job_config)\.)+|(?!model|optim|train|ddp|dist|data)[a-z]\w{0,4}\."
     r"(?=(?:trainer|model|optim|train|ddp|optimizer|dist|comm_overlap|mixed_precision|profiling|dataset)\.)"
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
@@ -18,12 +19,15 @@ from perfdoc.knobs.reading.entry import (
     bounded,
     listed,
 )
-from perfdoc.knobs.reading.interpolation import interpolated
 from perfdoc.knobs.reading.python_text import parsed, python_entries
 from perfdoc.knobs.reading.shell import shell_entries
 from perfdoc.knobs.reading.yaml_text import yaml_entries
 from perfdoc.knobs.values import OPAQUE, Raw
 
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
+_DEFAULT = re.compile(r"\$\{oc\.(?:env|select):[\w.]+,\s*([^${}]*)\}")
+_MOST = 8
+"""References that lead to one another."""
 _TOML_NAME = re.compile(r"[\w.\"' -]+")
 
 
@@ -207,9 +211,29 @@ def read_entries(text: str, name: str = "") -> tuple[Entry, ...]:
     assert syntax in get_args(Syntax)
     entries = tuple(bounded(_READERS[syntax](text)))
     if syntax == "yaml":
-        entries = tuple(interpolated(entries))
+        entries = tuple(_interpolated(entries))
     if not entries:
         raise NotAConfigurationError(
             "holds no settings. Give YAML, TOML, flags, key=value lines or variables."
         )
     return entries
+
+
+def _interpolated(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """The same with `${dataset.sequence_length}` as the value that the file has there, and with the default
+    of `${oc.env:NAME,default}`, as a variable of a script has its own."""
+    values: dict[str, Raw] = {}
+    for entry in entries:
+        if entry.form == "path":  # two documents that differ say nothing
+            values[entry.name] = entry.raw if values.get(entry.name, entry.raw) == entry.raw else None
+    for entry in entries:
+        raw = entry.raw
+        for _ in range(_MOST):
+            if not isinstance(raw, str) or "$" not in raw:
+                break
+            named, given = _REFERENCE.fullmatch(raw.strip()), _DEFAULT.fullmatch(raw.strip())
+            found = values.get(named[1]) if named else given[1].strip("\"' ") if given else None
+            if found is None:
+                break
+            raw = found
+        yield entry if raw is entry.raw else replace(entry, raw=raw)

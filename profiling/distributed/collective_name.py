@@ -8,7 +8,7 @@ import re
 from typing import Literal, TypeAlias, cast, get_args
 from urllib.parse import quote, unquote
 
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.profiling.vocabulary import COLLECTIVE_PHASES
 from perfdoc.records import dataclass
 
@@ -36,7 +36,7 @@ MAX_TEXT = 256
 """Longest group description or name that a name carries, in characters; see `carried`."""
 
 _COUNT = r"(0|[1-9][0-9]{0,18})"
-_NAME = later(
+_NAME = pattern_of(
     "(" + "|".join(re.escape(phase) for phase in COLLECTIVE_PHASES) + ")"
     " (" + "|".join(OPERATIONS) + ")"
     r" group=([A-Za-z0-9_.~%-]*) pg=([A-Za-z0-9_.~%-]*)"

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from perfdoc.records import dataclass
-from perfdoc.reports.sections.layout import layout_grid
 from perfdoc.reports.sections.section import (
     Cell,
     Grid,
@@ -22,6 +21,8 @@ from perfdoc.reports.sections.section import (
 )
 from perfdoc.reports.summary import drawn_ranks, rank_labels
 from perfdoc.results import DIMENSIONS, Communication, Diagnosis, figures
+from perfdoc.results.degrees import Degree
+from perfdoc.results.headline import Job
 from perfdoc.results.names import prose, shorten
 
 _OVERALL_ROWS = 200
@@ -200,3 +201,24 @@ def _bar(row: _Row) -> list[Stretch]:
         Stretch(start=0, width=hidden, css="mini-hidden", title=said),
         Stretch(start=hidden, width=exposed, css=f"s-exposed-comm-{dimension}", title=said),
     ]
+
+
+def layout_grid(job: Job | None) -> Grid | None:
+    """How the job is spread over its ranks, each degree with what shows it; None where nothing is known."""
+    rows = [d for d in job.degrees if d.evidence or d.contradicted_by] if job is not None else []
+    if not rows:
+        return None
+    return grid_of(
+        rows,
+        ("layout", "l", lambda row: word("ranks" if row.name == "world_size" else row.name)),
+        ("ranks", "r", lambda row: word(figures.UNKNOWN if row.ranks is None else f"{row.ranks:,}")),
+        ("known by", "l", lambda row: word(row.strength)),
+        ("what shows it", "n", lambda row: name(_shown(row), 160)),
+        caption="The layout of the job",
+        key="layout",
+    )
+
+
+def _shown(row: Degree) -> str:
+    against = [f"against it: {text}" for text in row.contradicted_by]
+    return "; ".join([*row.evidence[:2], *against])

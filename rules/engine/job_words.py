@@ -18,6 +18,7 @@ from perfdoc.knobs.knob import PYTORCHS
 from perfdoc.knobs.load import ELSEWHERE, catalogue
 from perfdoc.knobs.terms import OLD_FLOAT8
 from perfdoc.knobs.words import words
+from perfdoc.patterns import pattern_of
 from perfdoc.results.headline import Framework
 from perfdoc.results.names import opening
 from perfdoc.results.replay import Prediction
@@ -135,7 +136,7 @@ _PADDLE = (
 
 _NO_PYTHON = ((": .item, blocking .to, synchronize", ""),)
 """Of a program of no framework."""
-_HOLES = re.compile(r"(\()(?:, )+|(?:, )+(\))| \(\)|(?<=,)(?: ,)+")
+_HOLES = pattern_of(r"(\()(?:, )+|(?:, )+(\))| \(\)|(?<=,)(?: ,)+")
 """Of a list in brackets from which something is left out."""
 
 
@@ -211,8 +212,8 @@ def plain_words(text: str, *, example: bool = False) -> str:
     return _SETTING.sub(word, text)
 
 
-_SETTING = re.compile(r"(?<![\w./-])\w+(?![\w(/=]|\.\w| \([^()\s]{1,200}\.\w+\))")
-_ALONE_IN_BRACKETS = re.compile(r" \((\w+)\)")
+_SETTING = pattern_of(r"(?<![\w./-])\w+(?![\w(/=]|\.\w| \([^()\s]{1,200}\.\w+\))")
+_ALONE_IN_BRACKETS = pattern_of(r" \((\w+)\)")
 """An aside of one such word: ` (cp_comm_type)`."""
 
 

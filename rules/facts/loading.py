@@ -1,10 +1,10 @@
 """How batches are loaded: by worker processes or not, and what to do where these do not keep up."""
 
-import re
 from collections import Counter
 from collections.abc import Callable
 
 from perfdoc.analyzers.base.spot import Spot
+from perfdoc.patterns import pattern_of
 from perfdoc.results.figures import per_cent
 from perfdoc.results.names import shorten
 from perfdoc.rules.engine.gain import RankMeasurement
@@ -50,7 +50,9 @@ def awaits_batch(case: Case) -> str:
     """What shows that a host that waits does so for its next batch, strongest first; empty where nothing
     does: the loader's workers are there and no range shows when it waits for them, a copy to the device
     follows, or the calls are those of a queue."""
-    if mostly_in(case, lambda name: bool(re.search(_NO_BATCH, name)) and not re.search(_BATCH, name)):
+    if mostly_in(
+        case, lambda name: bool(pattern_of(_NO_BATCH).search(name)) and not pattern_of(_BATCH).search(name)
+    ):
         return ""
     copied = _copies_follow(case)
     copies = any(rank.host.idle_split.before_copies_ns is not None for rank in case.ranks)
@@ -61,7 +63,7 @@ def awaits_batch(case: Case) -> str:
         return copied
     splits = [rank.host.idle_split for rank in case.ranks if waiting_ns(rank)]
     waits = [wait for split in splits for wait in split.waits]
-    queued = [wait for wait in waits if re.fullmatch(_QUEUE, wait.call or "")]
+    queued = [wait for wait in waits if pattern_of(_QUEUE).fullmatch(wait.call or "")]
     whole = sum(split.waiting_ns or 0 for split in splits)
     if not whole or sum(wait.idle_ns for wait in queued) < _MOST * whole:
         return ""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from perfdoc.analyzers.steps.scatter import BAND
-from perfdoc.results.what_if import WhatIfCause
+from perfdoc.results.what_if import CauseKind, WhatIfCause
 from perfdoc.simulator.recorded.absent import Absent, is_always_last, waiting_for_absent
 from perfdoc.simulator.recorded.absent_stages import with_late_stages
 from perfdoc.simulator.recorded.cells import RecordedJob
 from perfdoc.simulator.recorded.effects import (
     MAX_SLOW,
+    MOSTLY,
     Effect,
+    excess_of,
     long_stages,
     slow_alone,
     slow_ranks,
@@ -24,9 +26,8 @@ from perfdoc.simulator.recorded.effects import (
 )
 from perfdoc.simulator.recorded.experts import uneven_experts, without_waits
 from perfdoc.simulator.recorded.links import slow_links
-from perfdoc.simulator.recorded.together import slow_together
 from perfdoc.simulator.recorded.walk import Plan, step_ends
-from perfdoc.simulator.recorded.work import StageWork, scaled, work_of
+from perfdoc.simulator.recorded.work import StageWork, scaled, usual_of, work_of
 from perfdoc.traces.table import F64
 
 WORTH_FRAC = 0.02
@@ -48,7 +49,7 @@ def causes_of(
     works = work_of(job)
     slow = slow_ranks(works)
     alone = _without_whole_replicas(job, slow, len(works))
-    together = slow_together(works, alone)
+    together = _slow_together(works, alone)
     if together and all(w.is_by_place for w in works):  # they wait for each other in turn
         alone = [*together, *(e for e in alone if not {*e.members} <= {*together[0].members})]
     experts = uneven_experts(works, slow)
@@ -147,3 +148,39 @@ def _cause(
         kinds_of_wait=list(effect.operations),
         since="" if effect.since is None else job.step_names[effect.since],
     )
+
+
+def _slow_together(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Effect]:
+    """Those of them that are nearly as slow as the slowest, as one effect, since without one of them all wait
+    for the next; none where it is alone."""
+    alike = [e for e in slow if e.ratio - 1 >= MOSTLY * (slow[0].ratio - 1)]
+    if len(alike) < 2:
+        return []
+    members = tuple(sorted(m for e in alike for m in e.members))
+    stages = [w for w in works if set(w.members) & set(members)]
+    own = [np.prod([e.own[i] for e in alike], axis=0) for i in range(len(works))]
+    kind: CauseKind = "late_host" if all(e.kind == "late_host" for e in alike) else "slow_rank"
+    found = Effect(
+        kind=kind,
+        members=members,
+        stage=stages[0].stage if len(stages) == 1 and len(works) > 1 else None,
+        ratio=float(np.median([e.ratio for e in alike])),
+        peers=sum(len(w.members) for w in stages) - len(members),
+        recurrence_frac=min(e.recurrence_frac for e in alike),
+        own=tuple(own),
+        excess_ns=sum(excess_of(w, factors, kind) for w, factors in zip(works, own, strict=True)),
+    )
+    if not all(w.is_by_place for w in works):
+        return [found]
+    return [replace(found, otherwise=replace(found, own=tuple(_otherwise(w, members) for w in works)))]
+
+
+def _otherwise(work: StageWork, members: Collection[int]) -> F64:
+    """What own work is multiplied by if these ranks are as their peers. Of one step it may be chance where in
+    it they are late: as long as their peers' in sum. Of several: at each place of each step."""
+    late = np.isin(work.members, list(members))
+    own = work.own if work.own.shape[2] > 1 else work.own.sum(axis=1, keepdims=True)
+    found = np.ones_like(work.own)
+    if late.any() and not late.all():
+        found[late] = np.minimum(1.0, usual_of(own[~late]) / np.maximum(own[late], 1.0))
+    return found

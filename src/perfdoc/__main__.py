@@ -15,6 +15,7 @@ import sys
 import threading
 from traceback import walk_stack
 
+from perfdoc import patterns
 from perfdoc.cli.streams import StdoutError, guard_streams
 from perfdoc.profiling.malloc import reuse_memory
 from perfdoc.run.stop import STOPS, Stopped, raise_stopped
@@ -67,6 +68,7 @@ def main() -> None:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
         sys.stderr.write(f"perfdoc: {STOPS[number]}\n")
         code = 128 + number
+    patterns.keep()
     gc.freeze()  # what is left goes with the process: looking through it takes 0.05 s
     sys.exit(code)
 

@@ -30,11 +30,23 @@ def kept(file: Path, make: Callable[[bytes], Any], beside: Path | None = None) -
     state = content if content is not None else f"{file} {seen.st_size} {seen.st_mtime_ns}".encode()
     mark = importlib.util.source_hash(state + module + __version__.encode())
     place = Path(importlib.util.cache_from_source(f"{beside or file}.py"))
+    if (made := read(place, mark)) is None:
+        made = make(file.read_bytes() if content is None else content)
+        write(place, mark, made)
+    return made
+
+
+def read(place: Path, mark: Any) -> Any:
+    """What was kept there under this mark; None where nothing is."""
     with suppress(OSError, EOFError, ValueError, TypeError):
         found, made = marshal.loads(place.read_bytes())
         if found == mark:
             return made
-    made = make(file.read_bytes() if content is None else content)
+    return None
+
+
+def write(place: Path, mark: Any, made: Any) -> None:
+    """Keep plain data there, where something may be kept at all."""
     if not sys.dont_write_bytecode:
         with suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +56,6 @@ def kept(file: Path, make: Callable[[bytes], Any], beside: Path | None = None) -
                 part.replace(place)
             finally:
                 part.unlink(missing_ok=True)
-    return made
 
 
 def table(file: Path) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.measuring import analysed
-from perfdoc.reports.sections.layout import layout_grid
+from perfdoc.reports.sections.communication import layout_grid
 from perfdoc.traces.given_facts import given_facts
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.events import Collective

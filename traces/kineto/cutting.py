@@ -6,7 +6,6 @@ list only where the cut was between two of them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdoc.patterns import pattern_of
 from perfdoc.traces.kineto import unpack
 from perfdoc.traces.kineto.repair import Repairs
 from perfdoc.traces.table import I64
@@ -23,7 +23,7 @@ MAX_UNCUT_BYTES = 256 << 20
 """Of one event, and of all that stands beside the events: the groups of a job of thousands take 50 MB."""
 
 _ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
-_BETWEEN = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|cat|name|pid|tid|ts|dur|args|s|id)")')
+_BETWEEN = pattern_of(rb'\}\s*,(?=\s*\{\s*"(?:ph|cat|name|pid|tid|ts|dur|args|s|id)")')
 _NEAR_BYTES = 64 << 10
 _OPEN, _CLOSE, _COMMA = ord("{"), ord("}"), ord(",")
 _LOWER = 0x20  # makes `[` a `{`, and `]` a `}`
@@ -83,8 +83,8 @@ def _marks(text: memoryview) -> tuple[I64, NDArray[np.uint8]]:
     return at, kinds[at]
 
 
-EVENTS_KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
-_LINES = re.compile(rb"\}[ \t\r]*+\n\s*+(?=\{)")
+EVENTS_KEY = pattern_of(rb'"traceEvents"\s*+:\s*+\[')
+_LINES = pattern_of(rb"\}[ \t\r]*+\n\s*+(?=\{)")
 
 
 def head_of(path: Path) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from perfdoc.patterns import pattern_of
 from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.records import dataclass
 from perfdoc.traces.kineto.merged import Merged, Places
@@ -18,7 +18,7 @@ from perfdoc.traces.kineto.values import INT64_END, integer, non_negative, text
 from perfdoc.traces.model import UNKNOWN, Device, Thread
 from perfdoc.traces.table import I64, unique
 
-_HANDLERS_FILE = re.compile(r"(?P<host>[^/]+)_(?P<pid>[0-9]{1,10})\.[0-9]+\.pt\.trace\.json")
+_HANDLERS_FILE = pattern_of(r"(?P<host>[^/]+)_(?P<pid>[0-9]{1,10})\.[0-9]+\.pt\.trace\.json")
 """torch.profiler.tensorboard_trace_handler: `node012_4711.1694128201545.pt.trace.json.gz`."""
 _EPOCH_NS = 10**18
 """Times from here on are epoch times (September 2001); a machine is not up for 31 years."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import numpy as np
 
+from perfdoc.patterns import pattern_of
 from perfdoc.traces.kineto.rows import EventRows
 from perfdoc.traces.kineto.unpack import RECAPTURE
 from perfdoc.traces.model import UNKNOWN, Capability, Note, SyncKind, Trace
@@ -56,12 +56,12 @@ _MISSING = {
 }
 
 
-_OTHERS_CALL = re.compile(
+_OTHERS_CALL = pattern_of(
     r"(?:hip|musa|tops|(?:acl|cn)(?:rt)?)[A-Z]|(?:ur|ze|pi|sycl)[A-Z_]"
     r"|(?!cu(?:da)?[A-Z])[a-z]{2,8}(?:Launch|Memcpy|Memset|Malloc|(?:Stream|Device|Event)[A-Z])"
 )
 """Of a runtime that is not NVIDIA's, whose tools and switches do nothing there."""
-_OTHERS_NAME = re.compile(
+_OTHERS_NAME = pattern_of(
     r"h(?:ccl|com)[_:]|Hccl[A-Z]|aclnn[A-Z]|hpu_op$|[hn]pu::|Gaudi|Habana|HPU\b|Ascend Hardware|CANN$"
 )
 """Of a collective, operator, category or process on Gaudi or Ascend, whose calls may not be in the file."""

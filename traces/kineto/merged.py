@@ -7,13 +7,12 @@ added to both), puts one rank behind the other, or both.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.traces.kineto.values import integer
 from perfdoc.traces.model import UNKNOWN
@@ -23,7 +22,7 @@ _PLACES = 1 << 62
 """Above what a GPU or a process has for a number."""
 _FEW_FRAC = 0.01
 """Of the rows of the fullest place: fewer are damage, and no GPU of their own."""
-_NUMBERED = later(r"(.{1,200}?)(\d{1,10})\s*\Z", re.DOTALL)
+_NUMBERED = pattern_of(r"(?s)(.{1,200}?)(\d{1,10})\s*\Z")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from functools import lru_cache
 from typing import Literal
 
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 
 KERNELS = ("kernel", "Kernel", "mtia_ccp_events")
 _ANY = ("gpu", "gcu", "mlu")
@@ -17,8 +16,8 @@ CALLS = (
     *("privateuse1_runtime", "privateuse1_driver", "glow_runtime", "gcu_runtime", "gcu_driver"),
     *("mlu_runtime", "mlu_driver", "musa_runtime", "musa_driver"),
 )
-_OTHERS = later(r"[a-z0-9]{2,16}_(?:(runtime|driver)|(?:memcpy|memset))")
-OTHERS_CALL = later(r"[a-z]{2,8}[A-Z][A-Za-z0-9]{2,60}")
+_OTHERS = pattern_of(r"[a-z0-9]{2,16}_(?:(runtime|driver)|(?:memcpy|memset))")
+OTHERS_CALL = pattern_of(r"[a-z]{2,8}[A-Z][A-Za-z0-9]{2,60}")
 """The form of a call's name behind another vendor's prefix."""
 OPERATORS = ("cpu_op", "Operator")
 MARKS = ("user_annotation", "cpu_instant_event")
@@ -59,8 +58,8 @@ ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)", "Optimizer.", "
 """Old captures wrote annotations as operators; these names are no operator's."""
 
 # What can nest, what separates, and `->`, whose `>` closes nothing.
-_TOKEN = later(r"->|::|[<>(){}\[\] ]|\boperator\b")
-_OPERATOR_SYMBOL = later(r"\s*(?:\(\)|\[\]|<=>|<<=?|>>=?|<=|>=|->\*?|[<>]|[^\w\s(){}\[\]<>]+)")
+_TOKEN = pattern_of(r"->|::|[<>(){}\[\] ]|\boperator\b")
+_OPERATOR_SYMBOL = pattern_of(r"\s*(?:\(\)|\[\]|<=>|<<=?|>>=?|<=|>=|->\*?|[<>]|[^\w\s(){}\[\]<>]+)")
 _OPENING = {">": "<", ")": "(", "}": "{", "]": "["}
 
 
@@ -130,7 +129,7 @@ class _Brackets:
             self._counts[popped] -= 1
 
 
-_FRAME = later(r"([^()]{1,400}\.py)\(\d{1,9}\): \S")
+_FRAME = pattern_of(r"([^()]{1,400}\.py)\(\d{1,9}\): \S")
 """`train/loop.py(42): train_step`, the path without the folder that it was imported from."""
 _NOT_OWN = frozenset({"torch", "torchgen", "functorch", "triton", "numpy", "nvtx"})
 """Packages that stand between a program and the CUDA calls that it makes."""
@@ -150,13 +149,13 @@ def is_own_frame(name: str) -> bool:
     path = match[1].replace("\\", "/")
     for installed in ("site-packages/", "dist-packages/"):
         path = path.rpartition(installed)[2]
-    if re.search(r"(^|/)lib/python3\.\d+/", path):
+    if pattern_of(r"(^|/)lib/python3\.\d+/").search(path):
         return False
     package = path.split("/")[0].removesuffix(".py")
     return package not in _NOT_OWN and package not in sys.stdlib_module_names
 
 
-_WAITING_FRAME = later(
+_WAITING_FRAME = pattern_of(
     r"(?:^|/)(?:queue|threading|selectors|multiprocessing/(?:connection|queues)|torch/utils/data/dataloader)\.py"
     r"\(\d{1,9}\): (?:__next__|_next_data|_try_get_data|_get_data|get|wait|_?poll|recv\w{0,8}|select)$"
 )

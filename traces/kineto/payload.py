@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
+from perfdoc.patterns import pattern_of
 from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.traces.kineto.values import Args, integer, non_negative, text
 from perfdoc.traces.model import UNKNOWN
@@ -37,7 +36,7 @@ _DTYPE_BYTES = {
 }
 
 _KNOWN_MAX = 10_000
-_INTEGERS = re.compile(r"-?\d+")
+_INTEGERS = pattern_of(r"-?\d+")
 
 
 class PayloadRows:

@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 
 _CHUNK_BYTES = 1 << 20
 MAX_REPAIRS = 1 << 24
@@ -22,10 +22,10 @@ _GOOD_ESCAPE = (
     rb"|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})"
 )
 _GOOD_STRING = rb'"(?:[^"\\]++|' + _GOOD_ESCAPE + rb')*+"'
-_BETWEEN = later(rb'(?:[^"nNiI-]++|' + _GOOD_STRING + rb"|(?!" + _LITERAL + rb")[nNiI-])*+")
-_TOKEN = later(rb'"(?:[^"\\]++|\\.)*+"|' + _LITERAL, re.DOTALL)
-_GOOD_TEXT = later(rb"(?:[^\\]++|" + _GOOD_ESCAPE + rb")*+")
-_LONE_SURROGATE = later(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_BETWEEN = pattern_of(rb'(?:[^"nNiI-]++|' + _GOOD_STRING + rb"|(?!" + _LITERAL + rb")[nNiI-])*+")
+_TOKEN = pattern_of(rb'"(?:[^"\\]++|\\.)*+"|' + _LITERAL, re.DOTALL)
+_GOOD_TEXT = pattern_of(rb"(?:[^\\]++|" + _GOOD_ESCAPE + rb")*+")
+_LONE_SURROGATE = pattern_of(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
 class TooBrokenError(msgspec.DecodeError):

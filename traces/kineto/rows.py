@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from perfdoc.patterns import pattern_of
 from perfdoc.traces.damage import AS_INSTANT
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.kineto.document import Event, decode_event
@@ -61,7 +61,7 @@ _EXTRAS = {
     "shapes": "operator shapes (record_shapes)",
     "memory": "every allocation (profile_memory)",
 }
-_AT_ONCE, _LOOKED_AT, _PADDLES = 4096, 8, re.compile(rb'"(cname|increase_bytes)"')
+_AT_ONCE, _LOOKED_AT, _PADDLES = 4096, 8, pattern_of(rb'"(cname|increase_bytes)"')
 _SINGLY = frozenset("BEMIi")
 """Phases of which there are few, or which belong to another event."""
 _NO_ARGS = frozenset(("user_annotation", "python_function"))  # none is read

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.values import NO_INPUTS, Inputs
 from perfdoc.traces.table import Strings
@@ -19,12 +19,12 @@ MAX_DISTINCT_BYTES = 256 << 20
 """Of all distinct arguments together; what comes after them is unknown."""
 UNKNOWN_INPUTS = (0, 0, 0, 0)
 
-_WITH_VALUES = later(
+_WITH_VALUES = pattern_of(
     r"(?i)conv|att|flash|fmha|norm|softmax|embedding|sum|mean|prod|std|var|amax|amin|argm|addmm|addbmm"
     r"|baddbmm|scaled_\w*mm|grouped_mm|::(?:max|min|all|any)$"
 )
 """Operators whose work follows from scalars too (causal, stride, dimension); of others they take room."""
-_ZERO = later(rb"(?<!\d)0(?!\d)")
+_ZERO = pattern_of(rb"(?<!\d)0(?!\d)")
 
 
 class InputTexts:

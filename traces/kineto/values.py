@@ -12,7 +12,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 from perfdoc.traces.kineto.names import CALLS, OPERATORS
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.unpack import RECAPTURE
@@ -87,7 +87,7 @@ def instant_ns(time_us: object) -> int:
     return interval_ns(time_us, 0)[0]
 
 
-_DECIMAL = later(r"-?\d{1,19}(?:\.\d{1,9})?")
+_DECIMAL = pattern_of(r"-?\d{1,19}(?:\.\d{1,9})?")
 """A time that a program wrote as text."""
 
 
@@ -127,8 +127,8 @@ def _shown(value: object) -> str:
 
 _EXACT = 1 << 53
 """Below it a float holds every whole number."""
-_TRAILING_INTEGER = later(r"(?:\A|stream )(-?\d{1,19})\s*\Z")
-_HEX = later(r"\A0x[0-9a-fA-F]{1,16}\Z")
+_TRAILING_INTEGER = pattern_of(r"(?:\A|stream )(-?\d{1,19})\s*\Z")
+_HEX = pattern_of(r"\A0x[0-9a-fA-F]{1,16}\Z")
 
 
 class ThreadNameArgs(msgspec.Struct, gc=False):
@@ -229,7 +229,7 @@ def correlation_id(value: object) -> int:
     return number if number < MAX_CORRELATION else UNKNOWN
 
 
-_COPY_ENDS = later(
+_COPY_ENDS = pattern_of(
     r"(?:Copy|Memcpy|(?<![a-zA-Z]))(Host|Device|[HMDP])(?:to|To|2)(Host|Device|[HMDP])(?![a-z])"
 )
 """`HtoD` of CUPTI and of ROCm since 2023, `CopyHostToDevice` before; Intel's `M2D`, M the host's memory."""

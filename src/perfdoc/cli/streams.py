@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TextIO
 
-from perfdoc.patterns import later
+from perfdoc.patterns import pattern_of
 
 STDOUT, STDERR = 1, 2
 _ERRORS = "perfdoc-plain"
-_NOT_ASCII = later(r"[^\x00-\x7e]")
+_NOT_ASCII = pattern_of(r"[^\x00-\x7e]")
 _LEAST_COLUMNS, _MOST_COLUMNS = 40, 100
 
 
