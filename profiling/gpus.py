@@ -133,6 +133,19 @@ def gpu_model(name: str | None) -> GpuModel | None:
     return _found(name, _table().models)
 
 
+def named_by_size(name: str | None, sm_count: int | None) -> str | None:
+    """The name, and how much of the chip a process has where it has fewer SMs than the whole one: a MIG
+    instance or a partition may bear its name. No rate is known of a part.
+
+    >>> named_by_size("NVIDIA H100 80GB HBM3", 60)
+    'NVIDIA H100 80GB HBM3, 60 of 132 SMs'
+    """
+    model = gpu_model(name)
+    if sm_count is None or model is None or model.sm_count is None or sm_count >= model.sm_count:
+        return name
+    return f"{name}, {sm_count} of {model.sm_count} SMs"
+
+
 def peak_flops(gpu_name: str | None, dtype: str = "bf16") -> float | None:
     """Dense peak of one GPU in FLOP/s; None for a name that `gpu_model` does not know and a dtype that is not
     listed for it.

@@ -198,6 +198,8 @@ def _against_largest_loss(diagnosis: Diagnosis) -> str:
         late = diagnosis.analyses.skew.latest
         told = "may be data" if late is not None and may_be_data(late) else "all captured"
         loss = "exposed_comm" if some else "maybe all" if size is None else told
+    if loss == "idle.launch_latency" and any(rank.host.graphs.graph_ns for rank in diagnosis.ranks):
+        return "Launch fewer, larger kernels: fuse them; graphs launch many of them already."
     if loss == "idle.unexplained":
         return next((rule.remedy for rule in diagnosis.rules if rule.code == "PD901" and rule.remedy), "")
     return f"{_AGAINST[loss]}."

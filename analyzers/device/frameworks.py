@@ -115,6 +115,8 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
             "jaxlib/",
             "\nloop_fusion",
             "\ninput_reduce_f",
+            "\nwrapped_",
+            *("XlaModule", "_multiply_fusion", "_add_fusion", "_convert_fusion"),
             "\ngemm_fusion",
         ),
         "trains": (

@@ -90,7 +90,8 @@ def _lengths(code: I64) -> list[int]:
         return []
     # What differs counts as -1 or 1 by chance: it may take away twice its share.
     least = agree.max() - 2 * MAX_OTHER_FRAC / max(sign.var(), 1e-9)
-    return [int(n) for n in np.flatnonzero(agree >= least)[:_CANDIDATES]]
+    some = MIN_KERNELS + np.flatnonzero(agree[MIN_KERNELS:] >= least)[:_CANDIDATES]
+    return [*some.tolist(), int(agree.argmax())]  # two kernels in turn agree at many distances
 
 
 def _stretch(code: I64, length: int) -> tuple[int, int]:

@@ -291,9 +291,18 @@ def _with_classes(view: DeviceView, rows: I64, order: I64, letters: str, classes
         view.trace.kernels.full_name[rows[order[at]]], return_index=True, return_inverse=True
     )
     letter = np.zeros(len(names), np.uint8)
-    for i, (name, one) in enumerate(zip(names.tolist(), at[first].tolist(), strict=True)):
-        said = view.trace.strings[name][:MAX_TEXT] if name >= 0 else ""
-        if of[one] == KernelClass.SOFTMAX or is_masked_softmax(said):
+    said_of = [view.trace.strings[name][:MAX_TEXT] if name >= 0 else "" for name in names.tolist()]
+    of_each = of[at[first]].tolist()
+    fused = any(
+        c == KernelClass.ATTENTION and not is_masked_softmax(said)
+        for c, said in zip(of_each, said_of, strict=True)
+    )
+    for i, (said, one) in enumerate(zip(said_of, of_each, strict=True)):
+        if fused and said.startswith("triton_softmax"):
+            letter[i] = ord(
+                _PLAIN
+            )  # XLA calls a norm so too: any reduction that its own input is joined with
+        elif one == KernelClass.SOFTMAX or is_masked_softmax(said):
             letter[i] = ord(_BACKWARD if "ackward" in said else _SOFTMAX)
     text[at] = np.where(letter[which] > 0, letter[which], text[at])
     return text.tobytes().decode("ascii")

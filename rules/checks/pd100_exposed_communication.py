@@ -229,7 +229,11 @@ def _level(case: Case) -> Level:
 
 def _reason(found: Sequence[Messages], elsewhere: str) -> str:
     first = found[0]
-    many = f", many small messages ({first.count:,.0f})" if first.are_many_small else ""
+    many = (
+        f", many small messages ({first.count:,.0f})"
+        if first.are_many_small and first.collective != "sync"
+        else ""
+    )
     return f"not hidden by compute, mostly {first.words}{many}{f'; {elsewhere}' if elsewhere else ''}"
 
 
@@ -239,7 +243,7 @@ def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:
         f"The {m.count:,.0f} {m.words} operations a {case.unit} are mostly small and cost their latency: "
         f"send them as few large ones ({_BUCKETS}several tensors in one call or one flat tensor)."
         for m in found
-        if m.are_many_small
+        if m.are_many_small and m.collective != "sync"
     ]
     kinds = {m.collective for m in found}
     return [*parts, *(text for of, text in _OVERLAPS if kinds & of)]
@@ -273,6 +277,11 @@ _OVERLAPS = (
     (
         frozenset(("send_recv",)),
         f"Send/recv: {_STAGES}let compute run beside them.",
+    ),
+    (
+        frozenset(("sync",)),
+        "Barriers and signals send nothing: they wait until every rank is there. Capture all ranks: they "
+        "tell who is late. With larger pieces of work between them they wait less often.",
     ),
     (
         frozenset(("broadcast",)),

@@ -21,6 +21,7 @@ from perfdoc.rules.facts.precision import (
     in_fp8_saved_frac,
     linear_share,
     speed_up,
+    unpacking,
 )
 
 
@@ -31,6 +32,8 @@ def _no_fp8(case: Case) -> Missing | None:
 
 def _not_for_fp8(case: Case) -> Missing | None:
     gpu, dtype = case.gpu, dtype_of(case)
+    if unpacks := unpacking(case):
+        return not_applicable(f"weights are kept in fewer bits, and unpacked for each product ({unpacks})")
     if dtype not in ("bf16", "fp16"):
         return not_applicable(f"GEMMs of linear layers run in {dtype}")
     odd = _odd_sizes(case, MXFP8_MULTIPLES if gpu is not None and _fine(gpu) else FP8_MULTIPLES)

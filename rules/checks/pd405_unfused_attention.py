@@ -21,6 +21,8 @@ def _no_rows(case: Case) -> Missing | None:
 
 
 _FLASH = ", or flash-attn"
+_TORCHS = "torch.nn.functional.scaled_dot_product_attention"
+_JAXS = "jax.nn.dot_product_attention(..., implementation='cudnn')"
 META = Meta(
     title="Attention that is not fused",
     action="Use fused attention",
@@ -70,8 +72,8 @@ def evaluate(case: Case) -> Verdict:
             evidence=evidence,
             remedy=""
             if case.framework == "megatron"
-            else "Call fused attention: torch.nn.functional.scaled_dot_product_attention "
-            f"with bf16 or fp16 inputs{_now(case)}{_FLASH}.",
+            else f"Call fused attention: {_JAXS if case.framework == 'jax' else _TORCHS} "
+            f"with bf16 or fp16 inputs{_now(case)}{'' if case.framework == 'jax' else _FLASH}.",
             advice=_fused(case) if case.framework == "megatron" else [],
             otherwise="Check the log for why no fused attention was taken: head size, mask, dropout, data "
             "type.",

@@ -1,7 +1,16 @@
 """Each of them reads and writes whole tensors through HBM; one kernel in their place does so once."""
 
 from perfdoc.results.figures import per_cent
-from perfdoc.rules.engine.assumptions import EAGER, ENGINE, FLASH, NO_ENGINE, OUTSIDE, TRANSFORMER, Assumes
+from perfdoc.rules.engine.assumptions import (
+    EAGER,
+    ENGINE,
+    FLASH,
+    NO_ENGINE,
+    OUTSIDE,
+    PYTORCH,
+    TRANSFORMER,
+    Assumes,
+)
 from perfdoc.rules.engine.gain import RankMeasurement, bound_of, time_share
 from perfdoc.rules.engine.needs import GPUS, WINDOW
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
@@ -14,6 +23,7 @@ _ENGINES = (
     "--enable-torch-compile), or take fused ones."
 )
 _LIBRARIES = "Transformer Engine has LayerNormMLP, Liger norms and losses, flash-attn attention."
+_XLA = "XLA fuses what a compiled function holds: jit all of the step (jax.jit, jit_compile=True)."
 META = Meta(
     title="Memory-bound kernels that are not fused",
     action="Fuse the kernels between GEMMs",
@@ -24,6 +34,7 @@ META = Meta(
     assumes=(
         Assumes(of=EAGER, words=_COMPILE, instead=OUTSIDE),
         Assumes(of=NO_ENGINE, words=_COMPILE, instead=_ENGINES),
+        Assumes(of=PYTORCH, words=f"{_COMPILE} {_LIBRARIES}", instead=_XLA),
         Assumes(of=TRANSFORMER, words=_LIBRARIES),
         Assumes(of=ENGINE, words=_LIBRARIES, instead="Liger has norms and losses."),
         Assumes(of=FLASH, words=", flash-attn attention"),

@@ -7,7 +7,7 @@ from perfdoc.analyzers.device.window import NO_LAUNCHES
 from perfdoc.results.capture_parts import Period
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.ranks import Window
-from perfdoc.rules.engine.assumptions import FRAMEWORK, Assumes
+from perfdoc.rules.engine.assumptions import FRAMEWORK, PYTORCH, Assumes
 from perfdoc.rules.engine.needs import ALL_WORK
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import OWN_WINDOW
@@ -17,6 +17,7 @@ _IN_PYTHON = (
     "`profiler.step()`"
 )
 _IN_C = "Wrap what repeats: `nvtxRangePush` … `nvtxRangePop`, named step and its number"
+_OTHERS = 'Wrap each step: `nvtx.push_range(f"step {n}")` … `nvtx.pop_range()` of the package nvtx'
 _WRAP = f"{_IN_PYTHON}; or name your own ranges with `--step-range REGEX`."
 META = Meta(
     title="No step ranges",
@@ -24,7 +25,10 @@ META = Meta(
     sources=("definitions",),
     topic="capture",
     needs=(OWN_WINDOW, ALL_WORK),
-    assumes=(Assumes(of=FRAMEWORK, words=_IN_PYTHON, instead=_IN_C),),
+    assumes=(
+        Assumes(of=FRAMEWORK, words=_IN_PYTHON, instead=_IN_C),
+        Assumes(of=PYTORCH, words=_IN_PYTHON, instead=_OTHERS),
+    ),
     for_servers=True,
 )
 

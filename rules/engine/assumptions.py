@@ -92,6 +92,12 @@ def _without_engine(case: Case) -> bool | None:
     return False if case.program.serves else None
 
 
+def _is_pytorch(case: Case) -> bool | None:
+    return (
+        False if case.program.marks & {"jax", "tensorflow"} and not case.program.marks & {"pytorch"} else None
+    )
+
+
 def _has_framework(case: Case) -> bool | None:
     return False if case.program.is_plain or "tensorrt" in case.program.marks else None
 
@@ -104,6 +110,7 @@ PEERS = Assumption(words="more than one process", holds=_has_peers)
 TRAINING = Assumption(words="training", holds=_trains)
 NO_ENGINE = Assumption(words="no inference engine", holds=_without_engine)
 FRAMEWORK = Assumption(words="a program in Python", holds=_has_framework)
+PYTORCH = Assumption(words="PyTorch", holds=_is_pytorch)
 TRANSFORMER = Assumption(words="a transformer", holds=_has_attention)
 OUTSIDE = (
     "torch.compile runs already: look for graph breaks (TORCH_LOGS=graph_breaks), and at what stays outside "

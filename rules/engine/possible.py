@@ -9,6 +9,7 @@ from perfdoc.rules.engine.registry import own_rules, verdict_of
 from perfdoc.rules.facts.framework import may_have_megatrons_buckets
 from perfdoc.rules.facts.graphs import why_no_graphs
 from perfdoc.rules.facts.loading import loads_ahead
+from perfdoc.rules.facts.precision import unpacking
 from perfdoc.simulator.replay.proposals import CHANGES
 
 
@@ -27,6 +28,8 @@ def why_not(case: Case, key: str, ways: Sequence[Mapping[str, Value]]) -> str:
         return "done already: a fused optimizer runs"
     if key == "fp8_gemm" and case.setting("fp8")[1] is not None:
         return "set already: fp8"
+    if key == "fp8_gemm" and (unpacks := unpacking(case)):
+        return f"weights are kept in fewer bits, and unpacked for each product ({unpacks})"
     if key == "dp_half_bytes" and case.job.facts.dtype == "fp32":
         return "gradients are of the weights' type, fp32"
     if key.startswith("buckets_") and (reason := _why_no_buckets(case)):

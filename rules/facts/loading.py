@@ -83,8 +83,11 @@ def awaiting_ns(rank: RankMeasurement) -> int:
 
 
 def waits_elsewhere(case: Case) -> bool:
-    """Whether most of the host's idle time is a wait for something other than the device: off the CPU, or
-    likely for a batch. Without calls that wait for the device it may be as long, or hidden: nothing tells."""
+    """Whether most of the host's idle time is a wait for something other than the device: off the CPU, likely
+    for a batch, or work there on what the device sent. Without calls that wait for the device it may be as
+    long, or hidden: nothing tells."""
+    if offloads(case):
+        return True
     idle, waiting, awaiting = (
         case.share(of) or 0.0 for of in (lambda r: r.ledger.idle.host, waiting_ns, awaiting_ns)
     )

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from perfdoc.analyzers.base.ceilings import ceilings_of
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernel_class.number_format import (
     FP8_FRAC,
     captured_format,
@@ -16,6 +17,7 @@ from perfdoc.analyzers.kernel_class.number_format import (
     uses_tf32,
 )
 from perfdoc.analyzers.kernels.parts import NamedTime
+from perfdoc.patterns import pattern_of
 from perfdoc.profiling.gpus import gpu_family
 from perfdoc.rules.engine.gain import RankMeasurement
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
@@ -56,6 +58,18 @@ def could_be_tf32_ns(rank: RankMeasurement) -> int:
 def fp32_ns(rank: RankMeasurement) -> int:
     """A rank's time in them; sums of durations, at most its compute."""
     return min(sum(k.total_ns for k in in_fp32(rank)), rank.ledger.compute)
+
+
+_UNPACKS = pattern_of(
+    r"(?i)dequantize_?(?:blockwise|4bit|weights|nf4|block_q)|(?:gemm|gemv)_4bit|gptq|exllama|(?<![a-z])(?:awq|hqq)"
+)
+
+
+def unpacking(case: Case) -> str:
+    """The kernel that makes 16 bits of weights kept in 4 (QLoRA: bitsandbytes, GPTQ, AWQ, HQQ); empty without
+    one. These weights are frozen, and layers that multiply in FP8 take weights of their own."""
+    names = (k for rank in case.ranks for k in rank.kernel_times if _UNPACKS.search(k.name[:MAX_TEXT]))
+    return next((k.short_name for k in names), "")
 
 
 GATHERS_FP8: Mapping[str, str] = MappingProxyType(

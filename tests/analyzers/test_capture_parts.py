@@ -311,6 +311,8 @@ BLOCK = np.arange(30)
         (np.tile(sequence(np.tile(BLOCK, 3), np.arange(50, 60)), 4), (0, 100, 4)),
         # One kernel of 100 differs from step to step, as where tokens are routed.
         (sequence(*(sequence(np.arange(99), [200 + i]) for i in range(5))), (0, 100, 5)),
+        # Two kernels in turn agree at every even distance; a step of them ends in a third.
+        (np.tile(sequence(np.tile([0, 1], 100), [2]), 4), (0, 201, 4)),
         (np.tile(BLOCK, 2), None),  # twice is not enough
         (np.tile(np.arange(MIN_KERNELS - 1), 20), (0, 38, 10)),  # so short that two of them are one
         # The layers of one backward pass are not the job: forward and optimizer are 40 % of the kernels.

@@ -11,6 +11,7 @@ import numpy as np
 
 from perfdoc.patterns import pattern_of
 from perfdoc.profiling.distributed.groups import ProcessGroup
+from perfdoc.profiling.gpus import named_by_size
 from perfdoc.records import dataclass
 from perfdoc.traces.kineto.merged import Merged, Places
 from perfdoc.traces.kineto.payload import ranks_of
@@ -42,8 +43,8 @@ def gpus(device_properties: Any) -> dict[int, Device]:
         found[ordinal] = Device(
             process=UNKNOWN,
             ordinal=ordinal,
-            gpu_name=text(entry.get("name")) or None,
-            sm_count=_known(entry.get("numSms")),
+            gpu_name=named_by_size(text(entry.get("name")) or None, sm_count := _known(entry.get("numSms"))),
+            sm_count=sm_count,
             memory_bytes=_known(entry.get("totalGlobalMem")),
         )
     return found

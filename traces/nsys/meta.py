@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from perfdoc.profiling.gpus import named_by_size
 from perfdoc.records import dataclass
 from perfdoc.traces.model import Device, Note
 from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
@@ -86,7 +87,7 @@ def identify_gpus(source: NsysSource, devices: list[Device]) -> list[Device]:
     gpus = source.read("TARGET_INFO_GPU", wanted).to_pylist()
     gpus = [g for g in gpus if g.get("totalMemory")]  # integrated and software adapters report none
     by_id = {g["id"]: g for g in gpus}
-    gpu_of = gpu_ids(source)
+    gpu_of, seen_by = gpu_ids(source), gpu_ids(source, "numMultiprocessors")
     one_kind = len({(g.get("name"), g.get("smCount")) for g in gpus}) == 1
     result = []
     for device in devices:
@@ -97,11 +98,12 @@ def identify_gpus(source: NsysSource, devices: list[Device]) -> list[Device]:
         if gpu is None:
             result.append(device)
             continue
+        sm_count = _positive(seen_by.get((device.process, device.ordinal))) or _positive(gpu.get("smCount"))
         result.append(
             replace(
                 device,
-                gpu_name=_text(gpu.get("name")),
-                sm_count=_positive(gpu.get("smCount")),
+                gpu_name=named_by_size(_text(gpu.get("name")), sm_count),
+                sm_count=sm_count,
                 memory_bytes=_positive(gpu.get("totalMemory")),
                 uuid=_text(gpu.get("uuid")) if exact else None,
                 bus=_text(gpu.get("busLocation")) if exact else None,
@@ -137,13 +139,14 @@ def shared_gpus(devices: Sequence[Device]) -> list[Note]:
     ]
 
 
-def gpu_ids(source: NsysSource) -> dict[tuple[int, int], int]:
-    """(process, CUDA ordinal) -> Nsight's number of the GPU, as far as the export tells it."""
-    if not {"gpuId", "cudaId", "pid"} <= source.columns("TARGET_INFO_CUDA_DEVICE"):
+def gpu_ids(source: NsysSource, what: str = "gpuId") -> dict[tuple[int, int], int]:
+    """(process, CUDA ordinal) -> Nsight's number of the GPU, as far as the export tells it; or what else CUDA
+    says of it there: of a MIG instance, its own SMs."""
+    if not {what, "cudaId", "pid"} <= source.columns("TARGET_INFO_CUDA_DEVICE"):
         return {}
-    c = read_ints(source, "TARGET_INFO_CUDA_DEVICE", {"gpuId": NULL, "cudaId": NULL, "pid": NULL})
+    c = read_ints(source, "TARGET_INFO_CUDA_DEVICE", {what: NULL, "cudaId": NULL, "pid": NULL})
     keys = zip(c["pid"].tolist(), c["cudaId"].tolist(), strict=True)
-    return dict(zip(keys, c["gpuId"].tolist(), strict=True))
+    return dict(zip(keys, c[what].tolist(), strict=True))
 
 
 def read_warnings(source: NsysSource) -> list[Note]:

@@ -1,0 +1,169 @@
+"""Captures of one rank whose truth is planted: weights in 4 bits, an optimizer on the CPU, MIG, XLA."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.measuring import analysed
+from perfdoc.reports.html import render_html
+from perfdoc.reports.screen import render_screen
+from perfdoc.results import Diagnosis
+from perfdoc.traces.job_facts import JobFacts
+from tests.analyzers.tiny import GEMM
+from tests.captures.kineto import write_kineto
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
+
+US = 1_000
+SDPA = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0"
+ADAM = "void multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>(x)"
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+class Host:
+    """Launches what it lays, in steps, and waits for it at the end of each."""
+
+    def __init__(self, *, step: str = "step {}", sms: int = 132) -> None:
+        self.builder = TimelineBuilder()
+        self.process = self.builder.process()
+        self.thread, self.device = self.process.thread(), self.process.device(gpu_name=H100, sm_count=sms)
+        self.step, self.steps = step, 0
+        self.cpu = self.gpu = self.begun = US
+
+    def _next(self, us: int) -> tuple[int, int, tuple[object, int, int]]:
+        """Times of what the GPU does next, 1 us behind the last, and of its launch, which takes 2 us."""
+        launched, self.cpu = self.cpu, self.cpu + 2 * US
+        begin = max(self.gpu + US, self.cpu + US)
+        self.gpu = begin + us * US
+        return begin, self.gpu, (self.thread, launched, self.cpu)
+
+    def run(self, *kernels: tuple[str, int]) -> None:
+        for name, us in kernels:
+            begin, end, launch = self._next(us)
+            self.device.kernel(name, begin, end, launch=launch)  # type: ignore[arg-type]
+
+    def copy(self, kind: str, mib: int, us: int) -> None:
+        begin, end, launch = self._next(us)
+        self.device.copy(kind, mib << 20, begin, end, launch=launch, pinned=True)  # type: ignore[arg-type]
+
+    def wait(self, then_us: int = 0) -> None:
+        """For the device; then work on the host."""
+        self.thread.api("cudaDeviceSynchronize", self.cpu, max(self.cpu, self.gpu) + US)
+        self.cpu = max(self.cpu, self.gpu) + (1 + then_us) * US
+
+    def end(self, then_us: int = 0) -> None:
+        self.wait(then_us)
+        self.thread.range(self.step.format(self.steps), self.begun, self.cpu)
+        self.steps, self.begun = self.steps + 1, self.cpu + US
+        self.cpu = self.begun
+
+    def said(self, folder: Path, *, kineto: bool = False, facts: JobFacts | None = None) -> Diagnosis:
+        built = self.builder.build()
+        path = (
+            write_kineto(built, folder / "trace.json", self.process.pid)
+            if kineto
+            else write_nsys_sqlite(built, folder / "report.sqlite")
+        )
+        return analysed(AnalysisRequest(captures=(path,), jobs=1, given=facts or JobFacts())).diagnosis
+
+
+def state_of(said: Diagnosis, code: str) -> str:
+    return next(rule.state for rule in said.rules if rule.code == code)
+
+
+def screen(said: Diagnosis) -> str:
+    return " ".join(render_screen(said, report="x").split())
+
+
+@pytest.mark.parametrize(
+    ("unpacks", "state"),
+    [
+        ("void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(float*, unsigned char*)", "not_applicable"),
+        ("void vllm::gptq::reconstruct_exllama_4bit_kernel(unsigned int const*)", "not_applicable"),
+        ("void quantize_mxfp8_kernel<x>(y)", "fires"),
+    ],
+)
+def test_weights_in_4_bits_are_not_multiplied_in_fp8(tmp_path: Path, unpacks: str, state: str) -> None:
+    """GEMMs take 300 of 361 us: FP8 would gain, were the weights not frozen in 4 bits."""
+    host = Host()
+    for _ in range(4):
+        host.run(*[(unpacks, 30), (GEMM, 300), (SDPA, 30)] * 20, (ADAM, 100))
+        host.end()
+    said = host.said(tmp_path, kineto=True)
+    assert state_of(said, "PD401") == state
+    assert ("FP8" in screen(said)) == (state == "fires")
+
+
+def test_an_optimizer_on_the_cpu_is_not_saved_by_waiting_less(tmp_path: Path) -> None:
+    """A step computes 6 ms, sends 256 MiB of gradients, works 12 ms on the host and takes weights back."""
+    host = Host()
+    for _ in range(5):
+        host.run(*[(GEMM, 200)] * 30)
+        for _ in range(8):
+            host.copy("device_to_host", 32, 100)
+        host.wait(then_us=12_000)
+        for _ in range(8):
+            host.copy("host_to_device", 32, 100)
+        host.end()
+    said = host.said(tmp_path)
+    assert state_of(said, "PD208") == "passes"
+    assert "Next: PD201" in screen(said)
+    assert "(offload)" in screen(said)
+
+
+@pytest.mark.parametrize("kineto", [False, True])
+@pytest.mark.parametrize(("sms", "share"), [(132, 0.4), (60, None)])
+def test_a_part_of_a_chip_has_no_peak_of_the_whole(
+    tmp_path: Path, sms: int, share: float | None, kineto: bool
+) -> None:
+    """10 ms of GEMMs at 40 % of 989 TFLOP/s; a MIG instance has 60 of its 132 SMs, and the chip's name."""
+    host = Host(sms=sms)
+    for _ in range(4):
+        host.run(*[(GEMM, 499)] * 20)
+        host.end()
+    facts = JobFacts(flops_per_step=round(0.4 * 989e12 * 0.01), dtype="fp16", world_size=1)
+    said = host.said(tmp_path, kineto=kineto, facts=facts)
+    assert said.mfu.value == (share and pytest.approx(share, rel=0.01))
+    assert said.ranks[0].gpu.name == (H100 if share else f"{H100}, 60 of 132 SMs")
+
+
+def test_xlas_norms_are_no_attention_where_attention_is_fused(tmp_path: Path) -> None:
+    """XLA fuses a norm as triton_softmax: beside fused attention it is none of it. Without, it is softmax,
+    and what is advised is of JAX."""
+    for name, fused in (("fused", SDPA), ("apart", "gemm_fusion_dot_2")):
+        host = Host(step="TSL:XlaModule:#hlo_module=jit_step,program_id={}#")
+        for _ in range(4):
+            host.run(*[(GEMM, 90), (fused, 50), ("gemm_fusion_dot_1", 50), ("triton_softmax_7_0", 60)] * 30)
+            host.end()
+        (folder := tmp_path / name).mkdir()
+        said = host.said(folder)
+        assert state_of(said, "PD405") == ("passes" if fused == SDPA else "fires")
+        assert ("jax.nn.dot_product_attention" in screen(said)) == (fused != SDPA)
+        assert "torch" not in screen(said)
+
+
+def test_barriers_are_waits_and_no_messages(tmp_path: Path) -> None:
+    """PyTorch's symmetric memory: 80 us in each barrier, of which nothing can be made larger."""
+    host = Host()
+    for _ in range(4):
+        barrier = "c10d::symmetric_memory::barrier_kernel(unsigned int**, int, int, int, unsigned long)"
+        host.run(*[(barrier, 80), (GEMM, 200)] * 120)
+        host.end()
+    said = host.said(tmp_path)
+    (rule,) = (rule for rule in said.rules if rule.code == "PD100")
+    assert (rule.state, "Barriers" in rule.remedy) == ("fires", True)
+    assert "bucket" not in rule.remedy
+
+
+def test_a_median_step_is_said_not_to_be_the_mean(tmp_path: Path) -> None:
+    """Of eight steps of 2 ms three take 10 ms more: the one that is drawn has none of it. Equal ones have."""
+    for name, more_us in (("uneven", 10_000), ("even", 0)):
+        host = Host()
+        for i in range(8):
+            host.run(*[(GEMM, 199)] * 10)
+            host.end(then_us=more_us if i in (2, 4, 6) else 0)
+        (folder := tmp_path / name).mkdir()
+        assert ("than is drawn" in render_html(host.said(folder))) == bool(more_us)
