@@ -202,7 +202,7 @@ def measure_trace(
                 "it is not counted as a rank.",
                 remedy="Set CUDA_VISIBLE_DEVICES or torch.cuda.set_device before the first CUDA call.",
             )
-        found, launched = (NO_EVENTS, NO_LAUNCHED) if activity.on_host else counted_events[device.process]
+        found, launched = (NO_EVENTS, NO_LAUNCHED) if activity.on_host else counted()[device.process]
         ask = partial(find_window, trace, activity, request, known)
         try:
             window, step_ranges = ask(launched=launched)
@@ -248,7 +248,6 @@ def measure_trace(
         counted = begun(pool if alone and in_turn else None, event_counts, trace, launches)
         known = find_known_ranges(trace, request.data_pattern)
         by_ddp = find_ddp(trace) is not None if by_ddp is None else by_ddp
-        counted_events = counted()
         results = list((map if in_turn else pool.map)(measured, order))
     ranks = [r for r in results if isinstance(r, RankMeasurement)]
     if not ranks:

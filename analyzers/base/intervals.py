@@ -122,8 +122,9 @@ class Intervals:
         inside = self.clip(start_ns, end_ns)
         starts = np.concatenate(([start_ns], inside.end_ns))
         ends = np.concatenate((inside.start_ns, [end_ns]))
-        keep = ends > starts
-        return Intervals(starts[keep], ends[keep])
+        # Intervals do not touch: between two of them there is a gap, before and behind all may be none.
+        first, last = int(ends[0] <= starts[0]), len(starts) - int(ends[-1] <= starts[-1])
+        return Intervals(starts[first:last], ends[first:last])
 
 
 def count_up_to(sorted_ns: I64, time_ns: I64) -> I64:

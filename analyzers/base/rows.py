@@ -87,6 +87,12 @@ def occurrence(*columns: I64) -> I64:
     return count
 
 
+def picked(column: NDArray[Any], rows: I64) -> NDArray[Any]:
+    """Values at distinct ascending rows; a view, which takes no memory, where they follow one another."""
+    together = len(rows) > 0 and int(rows[-1]) - int(rows[0]) == len(rows) - 1
+    return column[int(rows[0]) : int(rows[-1]) + 1] if together else column.take(rows)
+
+
 def kept(mask: Bool, *columns: NDArray[Any]) -> tuple[NDArray[Any], ...]:
     """Each column where the mask is true; the columns themselves where it is true everywhere.
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
-from perfdoc.analyzers.base.rows import kept
+from perfdoc.analyzers.base.rows import kept, picked
 from perfdoc.analyzers.device.launches import Launches, group_sizes, innermost
 from perfdoc.analyzers.kernel_class.classify import KernelKind, KernelKinds
 from perfdoc.records import dataclass
@@ -156,10 +154,10 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
     c_rows = np.flatnonzero(trace.copies.device == device)
     if not len(k_rows) and not len(g_rows):
         return None
-    k_start, k_end = _rows(trace.kernels.start_ns, k_rows), _rows(trace.kernels.end_ns, k_rows)
+    k_start, k_end = picked(trace.kernels.start_ns, k_rows), picked(trace.kernels.end_ns, k_rows)
     g_start, g_end = trace.graph_launches.start_ns[g_rows], trace.graph_launches.end_ns[g_rows]
     c_start, c_end = trace.copies.start_ns[c_rows], trace.copies.end_ns[c_rows]
-    is_comm = _rows(kinds.is_communication, k_rows)
+    is_comm = picked(kinds.is_communication, k_rows)
     is_peer = communicating_copies(trace, c_rows, launches)
 
     kernel_compute = union(*kept(~is_comm, k_start, k_end))
@@ -178,9 +176,9 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
     )
     is_compute = np.concatenate((~is_comm, np.ones(len(g_rows), bool), np.zeros(len(c_rows), bool)))
     api_row = np.concatenate(
-        (_rows(launches.kernels, k_rows), launches.graph_launches[g_rows], launches.copies[c_rows])
+        (picked(launches.kernels, k_rows), launches.graph_launches[g_rows], launches.copies[c_rows])
     ).take(order)
-    stream = _rows(trace.kernels.stream, k_rows)
+    stream = picked(trace.kernels.stream, k_rows)
     launch_start, launch_end, launch_thread = (
         _pick(column, api_row)
         for column in (trace.api_calls.start_ns, trace.api_calls.end_ns, trace.api_calls.thread)
@@ -208,11 +206,6 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
         kernel=np.append(k_rows, np.full(len(g_rows) + len(c_rows), -1)).take(order),
         is_compute=is_compute.take(order),
     )
-
-
-def _rows(column: NDArray[Any], rows: I64) -> NDArray[Any]:
-    """Values at distinct rows in order; the column itself where those are all of them."""
-    return column if len(rows) == len(column) else column.take(rows)
 
 
 def _pick(column: I64 | I32, row: I64) -> I64:

@@ -147,7 +147,7 @@ def _gaps(activity: Activity, start_ns: int, end_ns: int) -> tuple[I64, I64]:
     first = min(start_ns, int(busy.start_ns[0])) if len(busy) else start_ns
     last = max(end_ns, int(busy.end_ns[-1])) if len(busy) else end_ns
     gaps = busy.gaps(first, last)
-    reach = (gaps.end_ns > start_ns) & (gaps.start_ns < end_ns)
+    reach = slice(np.searchsorted(gaps.end_ns, start_ns, "right"), np.searchsorted(gaps.start_ns, end_ns))
     return gaps.start_ns[reach], gaps.end_ns[reach]
 
 

@@ -9,13 +9,13 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, index_within, union
-from perfdoc.analyzers.base.rows import kept, said_by_names
+from perfdoc.analyzers.base.rows import kept, picked, said_by_names
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.traces import CopyKind, Trace
-from perfdoc.traces.table import I8, Bool
+from perfdoc.traces.table import I8, Bool, unique
 
 
 class CallKind(IntEnum):
@@ -154,30 +154,32 @@ def host_calls(view: DeviceView, *, from_ns: int | None = None) -> HostCalls:
     low, high = min(host_start, view.window.start_ns), max(host_end, view.window.end_ns)
     low = low if from_ns is None else min(low, from_ns)
     rows = view.trace.calls_of(threads)
-    (rows,) = kept((api.start_ns[rows] < high) & (api.end_ns[rows] > low), rows)
+    (rows,) = kept((picked(api.start_ns, rows) < high) & (picked(api.end_ns, rows) > low), rows)
 
-    kind = kinds_of_calls(view.trace)[api.name[rows]]
+    kind = kinds_of_calls(view.trace)[picked(api.name, rows)]
     if len(rows):
         waiting = _waiting_copies(view)
         at = np.minimum(np.searchsorted(rows, waiting), len(rows) - 1)
         kind[at[rows[at] == waiting]] = CallKind.SYNCHRONISING
 
-    start, end, thread = api.start_ns[rows], api.end_ns[rows], api.thread[rows].astype(np.int64)
-    order = _order(thread, start, end)
-    return HostCalls(
-        start_ns=start[order],
-        end_ns=end[order],
-        thread=thread[order],
-        name=api.name[rows[order]].astype(np.int64),
-        kind=kind[order],
-        threads=threads.tolist(),
-    )
+    start, end = picked(api.start_ns, rows), picked(api.end_ns, rows)
+    thread, name = (picked(column, rows).astype(np.int64) for column in (api.thread, api.name))
+    order = _order(thread, start)
+    start, end, thread, name, kind = start[order], end[order], thread[order], name[order], kind[order]
+    tied = np.flatnonzero((thread[1:] == thread[:-1]) & (start[1:] == start[:-1]))
+    if len(tied):  # the longest first; few are, so that the times need no copies of their own
+        at, end = unique(np.append(tied, tied + 1)), end.copy()
+        ordered = at[np.lexsort((-end[at], start[at], thread[at]))]
+        for column in (end, name, kind):
+            column[at] = column[ordered]
+    own = threads.tolist()
+    return HostCalls(start_ns=start, end_ns=end, thread=thread, name=name, kind=kind, threads=own)
 
 
-def _order(thread: I64, start: I64, end: I64) -> I64 | slice:
-    """Order by thread, start, and longest first; exports mostly are in it."""
-    later = (thread[1:] > thread[:-1]) | ((thread[1:] == thread[:-1]) & (start[1:] > start[:-1]))
-    return slice(None) if later.all() else np.lexsort((-end, start, thread))
+def _order(thread: I64, start: I64) -> I64 | slice:
+    """Order by thread and start; exports mostly are in it."""
+    later = (thread[1:] > thread[:-1]) | ((thread[1:] == thread[:-1]) & (start[1:] >= start[:-1]))
+    return slice(None) if later.all() else np.lexsort((start, thread))
 
 
 def _waiting_copies(view: DeviceView) -> I64:

@@ -65,15 +65,14 @@ class PythonSplit:
 def launching_max_ns(launch_ns: I64, between_ns: I64, steps: int) -> int:
     """The longest time from one call of a thread to the next that counts as launching, from the starts of its
     launches, ascending, and the times between its calls in so many steps."""
-    apart = np.diff(launch_ns)
-    usual = float(np.median(apart)) if len(apart) else 0.0
+    usual = float(np.median(np.diff(launch_ns))) if len(launch_ns) > 1 else 0.0
     if usual > _SPARSE_MAX_NS:
         return _SPARSE_MAX_NS
     rare = max(round(_RARE_FRAC * len(between_ns)), _RARE_A_STEP * steps)
     if not steps or rare >= len(between_ns):  # no step, nothing that could be seldom in it
         return LAUNCHING_MAX_NS
     few = min(max(rare, round(_FEW_FRAC * len(between_ns))), len(between_ns) - 1)
-    longest = np.sort(-np.partition(-between_ns, few)[: few + 1])[::-1]
+    longest = -np.sort(np.partition(-between_ns, few)[: few + 1])
     apart_by_far = longest[:-1] >= np.maximum(_OUTLIER * longest[1:], max(_TIMES * usual, _SPARSE_MAX_NS))
     breaks = np.flatnonzero(apart_by_far)
     other = int(longest[max(rare, int(breaks[-1]) + 1 if len(breaks) else 0)])
@@ -178,8 +177,7 @@ def _pauses(calls: HostCalls, thread: int, idle: Intervals, view: DeviceView, mo
         return EMPTY
     apart = calls.covered.get(thread, EMPTY).gaps(view.window.start_ns, int(idle.end_ns[-1]))
     length = apart.end_ns - apart.start_ns
-    launches = np.sort(start[kind == CallKind.LAUNCH])
-    some = length > (most_ns or launching_max_ns(launches, length, view.window.steps))
+    some = length > (most_ns or launching_max_ns(start[kind == CallKind.LAUNCH], length, view.window.steps))
     return Intervals(apart.start_ns[some], apart.end_ns[some])
 
 
@@ -222,6 +220,7 @@ def split_host_idle(
     view: DeviceView, idle: HostIdle, calls: HostCalls, threads: Sequence[ThreadIdle]
 ) -> HostSplit:
     """Partition the host idle of one device."""
+    python = python_split(view, idle, calls, threads)  # takes most memory: what follows has none yet
     inside_ns = np.zeros(len(calls.start_ns), np.int64)
     by_kind = np.zeros(len(CallKind), np.int64)
     for thread in threads:
@@ -231,7 +230,6 @@ def split_host_idle(
         by_kind += thread.kinds_ns(calls.start_ns[idled], calls.end_ns[idled], calls.kind[idled])
     python_ns = idle.total_ns - int(by_kind.sum())
     assert python_ns >= 0, (idle.total_ns, by_kind)
-    python = python_split(view, idle, calls, threads)
     return HostSplit(
         **MEASURED,
         python_ns=python_ns,

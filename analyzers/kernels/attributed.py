@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum
-from perfdoc.analyzers.base.rows import kept, said_by_names
+from perfdoc.analyzers.base.rows import kept, picked, said_by_names
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
@@ -72,12 +72,12 @@ def said_of_launches(view: DeviceView, lanes: Mapping[int, Lane], rows: I64) -> 
     known = launch >= 0
     if not len(api) or not known.any():
         return SpanContext.nothing(len(rows))
-    time = np.where(known, api.start_ns[np.maximum(launch, 0)], -1)
-    thread = np.where(known, api.thread[np.maximum(launch, 0)], -1)
+    launch = launch if known.all() else np.maximum(launch, 0)
+    time, thread = (np.where(known, column.take(launch), -1) for column in (api.start_ns, api.thread))
     columns = {name: column.copy() for name, column in vars(SpanContext.nothing(len(rows))).items()}
     for t, lane in lanes.items():
         mine = np.flatnonzero(thread == t)
-        for name, column in vars(lane.at(time[mine])).items():
+        for name, column in vars(lane.at(picked(time, mine))).items():
             columns[name][mine] = column
     for t, lane in lanes.items():
         if lane.in_backward.any():
@@ -231,7 +231,7 @@ def _inside(view: DeviceView) -> tuple[I64, I64]:
     """Kernels that run inside the window, by start, and their durations clipped to it."""
     kernels, window = view.trace.kernels, view.window
     rows = view.activity.kernel_rows
-    start, end = kernels.start_ns[rows], kernels.end_ns[rows]
+    start, end = picked(kernels.start_ns, rows), picked(kernels.end_ns, rows)
     inside = (start < window.end_ns) & (end > window.start_ns)
     rows, start, end = kept(inside, rows, start, end)
     duration = np.minimum(end, window.end_ns) - np.maximum(start, window.start_ns)

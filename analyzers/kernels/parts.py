@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum, union
-from perfdoc.analyzers.base.rows import kept, said_by_names
+from perfdoc.analyzers.base.rows import kept, picked, said_by_names
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass, KernelKinds
@@ -44,17 +44,17 @@ def kernel_times(
 ) -> list[NamedTime]:
     """Time of every kernel name of one device that runs inside [start, end)."""
     rows = activity.kernel_rows
-    start, end = trace.kernels.start_ns[rows], trace.kernels.end_ns[rows]
+    start, end = picked(trace.kernels.start_ns, rows), picked(trace.kernels.end_ns, rows)
     inside = (start < end_ns) & (end > start_ns)
     rows, start, end = kept(inside, rows, start, end)
     duration = np.minimum(end, end_ns) - np.maximum(start, start_ns)
-    name = trace.kernels.full_name[rows].astype(np.int64)
+    name = picked(trace.kernels.full_name, rows)
     count = np.bincount(name, minlength=len(trace.strings))
     total = sum_by(name, duration, len(trace.strings))
     kind_of = np.zeros(len(trace.strings), np.int64)
-    kind_of[name] = kinds.kind[rows]
+    kind_of[name] = picked(kinds.kind, rows)
     short_of = np.zeros(len(trace.strings), np.int64)
-    short_of[name] = trace.kernels.name[rows]
+    short_of[name] = picked(trace.kernels.name, rows)
     return [
         NamedTime(
             name=trace.strings[i],
@@ -82,7 +82,7 @@ def sum_by(index: np.ndarray, value: np.ndarray, length: int) -> np.ndarray:
 def kernels_only(trace: Trace, activity: Activity, window_ns: tuple[int, int] | None = None) -> KernelsOnly:
     """Count kernels of one device over the capture, or clipped to a window."""
     rows = activity.kernel_rows
-    start, end = trace.kernels.start_ns[rows], trace.kernels.end_ns[rows]
+    start, end = picked(trace.kernels.start_ns, rows), picked(trace.kernels.end_ns, rows)
     comm = activity.kernel_is_comm
     if window_ns is not None:
         inside = (start < window_ns[1]) & (end > window_ns[0])

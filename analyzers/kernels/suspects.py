@@ -16,7 +16,7 @@ import re
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, exact_sum, union
-from perfdoc.analyzers.base.rows import kept, row_keys
+from perfdoc.analyzers.base.rows import kept, picked, row_keys
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import qualified_name
@@ -94,13 +94,13 @@ def _candidates(view: DeviceView) -> _Launches:
     trace, window = view.trace, view.window
     rows = view.activity.kernel_rows
     k = trace.kernels
-    inside = (k.start_ns[rows] < window.end_ns) & (k.end_ns[rows] > window.start_ns)
+    inside = (picked(k.start_ns, rows) < window.end_ns) & (picked(k.end_ns, rows) > window.start_ns)
     (rows,) = kept(inside, rows)
-    code = view.kinds.class_code[rows]
+    code = picked(view.kinds.class_code, rows)
     unknown = code == KernelClass.OTHER
     computes = ~unknown & (code != KernelClass.COMMUNICATION)
-    stream = k.stream[rows]
-    duration = k.end_ns[rows] - k.start_ns[rows]
+    stream = picked(k.stream, rows)
+    duration = picked(k.end_ns, rows) - picked(k.start_ns, rows)
     own = frozenset(
         s
         for s in unique(stream[unknown]).tolist()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, owners_by_last_end, union
-from perfdoc.analyzers.base.rows import kept
+from perfdoc.analyzers.base.rows import kept, picked
 from perfdoc.analyzers.device.activity import DIMENSIONS, Communication
 from perfdoc.analyzers.device.idle import IDLE_CAUSES, Gaps, IdleInputs
 from perfdoc.analyzers.device.view import DeviceView
@@ -112,8 +112,8 @@ def compute_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
     trace, activity = view.trace, view.activity
     kernels, graphs = trace.kernels, trace.graph_launches
     k = activity.kernel_rows
-    inside = (kernels.start_ns[k] < end_ns) & (kernels.end_ns[k] > start_ns)
-    (k,) = kept(inside & ~view.kinds.is_communication[k], k)
+    inside = (picked(kernels.start_ns, k) < end_ns) & (picked(kernels.end_ns, k) > start_ns)
+    (k,) = kept(inside & ~picked(view.kinds.is_communication, k), k)
     g = np.flatnonzero(
         (graphs.start_ns < end_ns) & (graphs.end_ns > start_ns) & (graphs.device == activity.device)
     )

@@ -5,13 +5,5 @@ from __future__ import annotations
 from perfdoc.simulator.engine.graph import EdgeKind, Edges, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.schedule import Schedule, critical_path, schedule
 
-__all__ = [
-    "EdgeKind",
-    "Edges",
-    "GraphBuilder",
-    "Schedule",
-    "TaskGraph",
-    "TaskKind",
-    "critical_path",
-    "schedule",
-]
+__all__ = ["EdgeKind", "Edges", "GraphBuilder", "Schedule", "TaskGraph", "TaskKind"]
+__all__ += ["critical_path", "schedule"]

@@ -23,8 +23,14 @@ from perfdoc.simulator.engine.levels import fill_ends, fill_order
 _MANY = 6_000_000
 """Figures of tasks and edges, over all runs together. numba takes 0.4 s and 60 MB to start, which is the time
 that plain Python takes for so many: whatever is to come, that costs twice the better choice at most."""
-_ran = 0
-"""Of those, what was run."""
+_ran = _expected = 0
+"""Of those, what was run, and what will be at least."""
+
+
+def expect(graph: TaskGraph, runs: int) -> None:
+    """Say that a graph will be run so often at least."""
+    global _expected
+    _expected += runs * (3 * len(graph.duration_ns) + 2 * len(graph.edges.source))
 
 
 def topological_order(tasks: int, source: I64, target: I64) -> I64 | None:
@@ -125,7 +131,7 @@ def _run(
     each level begins and the last one ends; None where it does not. lasting: places of columns of edges."""
     global _ran
     _ran += sum(map(len, columns))
-    many = _ran > _MANY
+    many = max(_ran, _expected) > _MANY
     if many and (compiled := _compiled(loop)) is not None:
         return int(compiled(*columns, *results))
     if (begins := by_level()) is not None:

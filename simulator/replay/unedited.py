@@ -20,12 +20,14 @@ from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
+from perfdoc.profiling.telling import in_worker
 from perfdoc.records import dataclass
 from perfdoc.results.figures import brief, per_cent, signed_share
 from perfdoc.results.quality import MEASURED
 from perfdoc.results.replay import RankReplay, Replay
 from perfdoc.simulator.engine import EdgeKind, Schedule, TaskKind, critical_path, schedule
 from perfdoc.simulator.engine.graph import I64
+from perfdoc.simulator.engine.schedule import expect
 from perfdoc.simulator.job.rank import RankWork, rank_work
 from perfdoc.simulator.replay.first_steps import first_steps, until
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt, rebuild_rank
@@ -278,11 +280,12 @@ def replay_and_keep(
     work = rank_work(view)
     each = _most_tasks_each(len(view.trace.devices), work, keep_tasks)
     part = first_steps(view, KEPT_TASKS_MAX // len(view.trace.devices), each)
-    lanes = None if kernels is None else kernels.lanes
-    rebuilt = rebuild_rank(part, kernels if part is view else None, each, lanes)
+    rebuilt = rebuild_rank(part, kernels if part is view else None, each, kernels.lanes if kernels else None)
     if part is not view:
         rebuilt = until(rebuilt, int(view.step_ranges.start_ns[part.window.steps]))
     give_back(len(rebuilt.start_ns))
+    if len(rebuilt.start_ns) <= each and not in_worker():
+        expect(rebuilt.graph, 5)  # as it is and with a few changes; numba starts here, beside other analyses
     found = replay(rebuilt)
     if part is not view:
         found = replace(found, window_steps=view.window.steps)

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.idle import idle_inputs
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.activity import host_activity
-from perfdoc.analyzers.host.calls import CallKind, call_kind
+from perfdoc.analyzers.host.calls import CallKind, call_kind, host_calls
 from perfdoc.analyzers.ledger.steps import build_ledger
 from perfdoc.results.host import HostSplit
 from perfdoc.traces.nsys.read import read_nsys_sqlite
@@ -92,6 +94,29 @@ def idle_ns(view: DeviceView) -> dict[str, int]:
 )
 def test_what_a_call_does_is_told_by_its_name(name: str, kind: CallKind) -> None:
     assert call_kind(name) is kind
+
+
+def test_calls_that_begin_together_come_longest_first_and_times_in_order_are_not_copied(
+    tmp_path: Path,
+) -> None:
+    """In the file by start, the shorter of the two at 120 us first; the thread's starts serve as they are."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, 200 * US, launch=(thread, 0, 5 * US))
+    for name, start, end in (("cudaFree", 120, 125), ("cudaMalloc", 120, 130), ("cudaEventRecord", 140, 141)):
+        thread.api(name, start * US, end * US)
+    view = view_of(builder, tmp_path)
+    api = view.trace.api_calls
+    api = api.take(np.lexsort((api.end_ns, api.start_ns)))
+    calls = host_calls(replace(view, trace=replace(view.trace, api_calls=api)))
+    assert api.end_ns.tolist() == [5 * US, 125 * US, 130 * US, 141 * US]
+    assert calls.start_ns.tolist() == [0, 120 * US, 120 * US, 140 * US]
+    assert calls.end_ns.tolist() == [5 * US, 130 * US, 125 * US, 141 * US]
+    names = [view.trace.strings[i].partition("_")[0] for i in calls.name.tolist()]
+    assert names[1:] == ["cudaMalloc", "cudaFree", "cudaEventRecord"]
+    assert np.shares_memory(calls.start_ns, api.start_ns)
+    assert api.end_ns.tolist()[1:3] == [125 * US, 130 * US]
 
 
 def test_a_gap_divides_by_what_the_launching_thread_did(tmp_path: Path) -> None:

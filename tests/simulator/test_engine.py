@@ -219,6 +219,7 @@ def test_without_numba_many_tasks_run_all_the_same_and_one_line_says_so(
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.setattr(engine, "_MANY", 200_000)
     monkeypatch.setattr(engine, "_ran", 0)
+    monkeypatch.setattr(engine, "_expected", 0)
     for cached in (engine._compiled, engine._say_that_it_is_slow):
         monkeypatch.setattr(engine, cached.__name__, cache(cached.__wrapped__))
     count = 30_001
@@ -234,10 +235,28 @@ def test_without_numba_many_tasks_run_all_the_same_and_one_line_says_so(
     assert said.count("\n") == 1
 
 
+def test_runs_that_are_sure_to_come_count_from_the_first_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A task and no edge are three figures, so four runs twelve: more than ten, which one run is not."""
+    monkeypatch.setitem(sys.modules, "numba", None)
+    for name, value in (("_MANY", 10), ("_ran", 0), ("_expected", 0)):
+        monkeypatch.setattr(engine, name, value)
+    for cached in (engine._compiled, engine._say_that_it_is_slow):
+        monkeypatch.setattr(engine, cached.__name__, cache(cached.__wrapped__))
+    made = graph([4], [], {0: 0})
+    assert schedule(made).end_ns.tolist() == [4]
+    assert capsys.readouterr().err == ""
+    engine.expect(made, 4)
+    assert schedule(made).end_ns.tolist() == [4]
+    assert "plain Python" in capsys.readouterr().err
+
+
 def test_an_order_of_few_tasks_and_of_many_and_none_of_a_circle(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chain from the last task to the first: few are ordered in plain Python, many compiled."""
     monkeypatch.setattr(engine, "_MANY", 10_000)
     monkeypatch.setattr(engine, "_ran", 0)
+    monkeypatch.setattr(engine, "_expected", 0)
     for count in (30, 30_001):
         tasks = np.arange(count, dtype=np.int64)
         order = topological_order(count, tasks[1:], tasks[:-1])
