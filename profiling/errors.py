@@ -1,12 +1,12 @@
-"""The one error that a run directory or a capture raises, and how any error is said in one line."""
+"""The errors that a file raises, the one of a capture, and how any error is said in one line."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 
-class CaptureError(ValueError):
-    """A run directory or a capture that cannot be made or read: where, what is wrong, what to do."""
+class FileError(ValueError):
+    """Something is wrong with a file or a folder: where, what, and what to do."""
 
     def __init__(self, path: Path | str, what: str, remedy: str = "") -> None:
         self.path = str(path)
@@ -14,9 +14,13 @@ class CaptureError(ValueError):
         self.remedy = remedy
         super().__init__(f"{self.path}: {what}" + (f" {remedy}" if remedy else ""))
 
-    def __reduce__(self) -> tuple[type[CaptureError], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type[FileError], tuple[object, ...]]:
         """Exceptions travel between processes by their constructor's arguments."""
         return type(self), (self.path, self.what, self.remedy)
+
+
+class CaptureError(FileError):
+    """A run directory or a capture that cannot be made or read."""
 
 
 def one_line(error: BaseException) -> str:

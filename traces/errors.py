@@ -5,22 +5,14 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+from perfdoc.profiling.errors import FileError
 
-class TraceError(ValueError):
-    """A file that cannot be read as a trace: what is wrong, where, and what to do.
+
+class TraceError(FileError):
+    """A file that cannot be read as a trace.
 
     The command line prints it as one line and ends with exit code 2.
     """
-
-    def __init__(self, path: Path | str, what: str, remedy: str = "") -> None:
-        self.path = str(path)
-        self.what = what
-        self.remedy = remedy
-        super().__init__(f"{self.path}: {what}" + (f" {remedy}" if remedy else ""))
-
-    def __reduce__(self) -> tuple[type[TraceError], tuple[object, ...]]:
-        """Exceptions travel from worker processes by their constructor's arguments."""
-        return type(self), (self.path, self.what, self.remedy)
 
 
 class UnreadableError(TraceError):
@@ -41,7 +33,7 @@ class NoGpuActivityError(TraceError):
         super().__init__(path, what, remedy)
         self.holds = holds
 
-    def __reduce__(self) -> tuple[type[TraceError], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type[FileError], tuple[object, ...]]:
         """With what it holds."""
         return type(self), (self.path, self.what, self.remedy, self.holds)
 

@@ -31,13 +31,11 @@ def degrees_of(case: Case) -> Degrees | None:
         return None
     experts = has_experts(case)
     ep, etp = case.degree(EP), expert_tp(case)
-    if experts is not False and (ep is None or etp is None):
-        if experts:
-            return None
+    if experts and (ep is None or etp is None):
+        return None
+    if experts is False or ep is None or etp is None:
         ep, etp = 1, 1
     vpp = case.degree(VPP) or case.job.facts.vpp or 1
-    if experts is False:
-        ep, etp = 1, 1
     return Degrees(tp=tp, pp=pp, cp=cp, dp=dp, vpp=vpp, ep=ep or 1, etp=etp or 1)
 
 

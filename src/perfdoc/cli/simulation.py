@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
+from perfdoc.cli.simulate import Wanted
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.results.figures import duration, plural
 from perfdoc.results.names import PROSE_LIMIT, shorten
@@ -34,41 +35,30 @@ def fault_table() -> str:
     return "".join(lines)
 
 
-def run(
-    *,
-    model: str | None,
-    model_config: Path | None,
-    layout: str,
-    faults: Sequence[str],
-    gpu: str,
-    steps: int,
-    ranks: str,
-    clock_error_us: int,
-    output: Path,
-    force: bool,
-) -> None:
+def run(wanted: Wanted, *, force: bool) -> None:
     """Simulate, write and say so. Raises ValueError, one line; OSError and sqlite3.Error where writing
     fails."""
     begin = time.monotonic()
-    if (model is None) is (model_config is None):
+    output, steps = wanted.output, wanted.steps
+    if (wanted.model is None) is (wanted.model_config is None):
         raise ValueError("give a MODEL, such as llama3-8b, or --model-config FILE.")
-    shape = _shape(model_config) if model_config else _published(model or "")
-    hardware = _named(gpu, GPUS, "--gpu", "GPU")
+    shape = _shape(wanted.model_config) if wanted.model_config else _published(wanted.model or "")
+    hardware = _named(wanted.gpu, GPUS, "--gpu", "GPU")
     if not 1 <= steps <= STEPS_MAX:
         raise ValueError(f"--steps {steps}: give 1 to {STEPS_MAX}.")
     if output.exists() and (not output.is_dir() or any(output.iterdir())) and not force:
         raise ValueError(f"{output}: is there already. Choose another -o, or overwrite with --force.")
-    parsed = parse_layout(layout)
+    parsed = parse_layout(wanted.layout)
     parsed.check(shape)
-    written = chosen_ranks(ranks, parsed)
-    planted = parse_faults(faults)
+    written = chosen_ranks(wanted.ranks, parsed)
+    planted = parse_faults(wanted.fault or ())
     check_work(shape, parsed, planted, steps)
     job = simulate(shape, parsed, planted=planted, gpu=hardware, steps=steps)
     size = write_job(
         job,
         output,
         ranks=written,
-        clock_error_ns=clock_error_us * 1000,
+        clock_error_ns=wanted.clock_error * 1000,
         force=force,
         progress=_progress if sys.stderr.isatty() else None,
     )

@@ -46,16 +46,12 @@ class OwnCommand:
     A flag that stands before it may be set again: of two the later one wins in the trainers known here.
     """
 
-    command: str
+    words: str
+    """As it was given."""
     pattern: re.Pattern[str] | None
     """Its first group is a step's time: in seconds if it is called `s`, else in milliseconds."""
     longest_s: float | None = None
     """Set by the first run."""
-
-    @property
-    def words(self) -> str:
-        """As it was given."""
-        return self.command
 
     def run(self, row: Row, path: Path) -> float:
         """The median step of a run in milliseconds, its first third left out; its output is `path`.log.
@@ -63,7 +59,7 @@ class OwnCommand:
         Raises FailedRunError where it fails, NoStepTimesError where it prints no step time.
         """
         log = path.with_name(f"{path.name}.log")
-        text = self.command.replace(PLACE, settings_words(row.changes))
+        text = self.words.replace(PLACE, settings_words(row.changes))
         began = time.monotonic()
         with log.open("wb") as out:
             # In a group of its own, so that all that it starts can be ended with it.
@@ -108,14 +104,14 @@ def own_command(command: str, pattern: str | None) -> OwnCommand:
     if PLACE not in command:
         raise UserError(f"--command: write {PLACE} where the settings go.")
     if pattern is None:
-        return OwnCommand(command=command, pattern=None)
+        return OwnCommand(words=command, pattern=None)
     try:
         found = re.compile(pattern)
     except re.error as error:
         raise UserError(f"--pattern {pattern!r}: is not a regular expression: {error}.") from error
     if not found.groups:
         raise UserError(f"--pattern {pattern!r}: put the milliseconds in a group: 'step took ([0-9.]+) ms'.")
-    return OwnCommand(command=command, pattern=found)
+    return OwnCommand(words=command, pattern=found)
 
 
 def settings_words(changes: Sequence[Change]) -> str:

@@ -177,13 +177,7 @@ def _tried(job: Job, one: Allowed | None, reasons: Reasons) -> Tried | None:
     except ValueError as error:
         reasons.add("not predicted", str(error))
         return None
-    return Tried(
-        point=one.point,
-        settings=one.settings,
-        changes=one.changes,
-        need_bytes=one.need_bytes,
-        step_ns=step,
-    )
+    return Tried(**vars(one), step_ns=step)
 
 
 def _sample(
