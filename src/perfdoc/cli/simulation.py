@@ -7,9 +7,8 @@ import time
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from perfdoc.cli.simulate import Wanted
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.results.figures import duration, plural
 from perfdoc.results.names import PROSE_LIMIT, shorten
@@ -20,6 +19,9 @@ from perfdoc.simulator.forward.layout import parse_layout
 from perfdoc.simulator.forward.writing import chosen_ranks, write_job
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.known_models import known_models, model_named
+
+if TYPE_CHECKING:
+    from perfdoc.cli.simulate import Wanted
 
 T = TypeVar("T")
 STEPS_MAX = 100
