@@ -6,10 +6,10 @@ Verdict, why, what next, whole and ready to paste; then the bar, a few more thin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from operator import or_
 
-from perfdoc.records import dataclass
 from perfdoc.reports import gaps, headline, outlook, summary
 from perfdoc.reports.leaves import Part, parts_of
 from perfdoc.reports.ranking import Ranked, ranking, stuck_in
@@ -40,39 +40,15 @@ _FIRST_NOTES = (
 """Quality notes that change what the figures mean, or where they may go. Others keep their order."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Room:
-    """How many lines, or things, a part of the screen has."""
-
-    why: int = 3
-    do: int = 3
-    """Lines of what to do, where no setting makes it."""
-    leaves: int = 8
-    to_do: int = 4
-    """Things to do behind the first."""
-    notes: int = 2
-    source: int = 2
-    missing: int = 2
-    together: int = 2
-    roles: int = 1
-    blank: int = 1
-    """Empty lines between parts."""
-
-
+_ROOM = {"why": 3, "do": 3, "leaves": 8, "to_do": 4, "notes": 2, "source": 2, "missing": 2, "together": 2}
+_ROOM |= {"roles": 1, "blank": 1}
+"""Lines, or things, that a part of the screen has; do: where no setting makes it, to_do: after the first."""
 _LESS: tuple[dict[str, int], ...] = (
     *({"to_do": 3}, {"source": 1}, {"notes": 1}, {"blank": 0}, {"leaves": 5}, {"to_do": 2}, {"missing": 1}),
     *({"why": 2}, {"together": 0}, {"leaves": 4}, {"to_do": 1}, {"roles": 0}, {"do": 2}),
     *({"missing": 0}, {"leaves": 3}, {"to_do": 0}, {"do": 1}, {"notes": 0}, {"why": 0}),
 )
 """What gives way, one after another, until the screen fits."""
-
-
-def _rooms() -> Iterator[_Room]:
-    room = _Room()
-    yield room
-    for less in _LESS:
-        room = replace(room, **less)
-        yield room
 
 
 def render_screen(
@@ -90,18 +66,22 @@ def render_screen(
     the rest is what `Report.save` writes, in place of options of the command.
     """
     rest = SAVE if notebook else "--full"
-    page = Lines(0, colour)
-    for room in _rooms():
-        page = Lines(min(max(width, 40), COLUMNS), colour)
-        shown, captures = _verdict(page, diagnosis, room)
-        _where(page, diagnosis, room)
-        _to_do(page, diagnosis, room, shown, rest, captured=captures)
-        _doubts(page, diagnosis, room, rest)
+    lines: list[str] = []
+    drawn: dict[tuple[object, ...], list[str]] = {}
+    for room in accumulate(_LESS, or_, initial=_ROOM):
+        lines = []
+        for draw, names in _PARTS:
+            asked = (draw, *(room[name] for name in names))
+            if asked not in drawn:  # most rooms are smaller in one part alone
+                page = Lines(min(max(width, 40), COLUMNS), colour)
+                draw(page, diagnosis, rest, *asked[1:])
+                drawn[asked] = page.lines
+            lines += drawn[asked]
         if not notebook:
-            page.lines.append(f"Report: {shorten(report, 1000)}" if report else _NO_REPORT)
-        if len(page.lines) <= LINES - _REST:
+            lines.append(f"Report: {shorten(report, 1000)}" if report else _NO_REPORT)
+        if len(lines) <= LINES - _REST:
             break
-    return "\n".join(page.lines) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 _NO_REPORT = "No report was written: give -o DIR. --full has everything here."
@@ -130,12 +110,10 @@ def _whole(text: str, width: int, most: int, indent: str = "", hang: str = "", m
     return []
 
 
-def _verdict(page: Lines, diagnosis: Diagnosis, room: _Room) -> tuple[Ranked | None, bool]:
-    """Verdict, why and next. (The row that is next, whether what to capture was said)."""
+def _verdict(page: Lines, diagnosis: Diagnosis, _rest: str, why: int, do: int) -> None:
     verdict = paragraph(prose(diagnosis.verdict, _VERDICT), width=page.width)
     page.lines += [page.paint(line, "head") for line in verdict]
-    page.lines += _whole(prose(diagnosis.why), page.width, room.why, mark="Why: ", hang="     ")
-    first = ""
+    page.lines += _whole(prose(diagnosis.why), page.width, why, mark="Why: ", hang="     ")
     row, words = outlook.next_thing(diagnosis)
     if row is not None:
         apart = "" if row.row.blamed == "cause" else _apart(diagnosis)
@@ -144,14 +122,13 @@ def _verdict(page: Lines, diagnosis: Diagnosis, room: _Room) -> tuple[Ranked | N
             page.lines += paragraph(f"First: {first}", width=page.width, hang="       ")
         said = f"Next{f', {then}' if first else ''}: {said}"
         page.lines += paragraph(said, width=page.width, hang="      ")
-        page.lines += _how(row, diagnosis, page.width, room.do, "      ")
+        page.lines += _how(row, diagnosis, page.width, do, "      ")
     elif words:
         said, mark, command = prose(words, 400).rpartition(": `")  # which stands alone, to be copied
         alone = bool(mark) and command.endswith("`.")
         said = f"Next: {said}:" if alone else f"Next: {prose(words, 400)}"
         page.lines += paragraph(said, width=page.width, hang="      ")
         page.lines += paragraph(command[:-2], width=page.width, indent="  ") if alone else []
-    return row, row is None or bool(first)
 
 
 def _apart(diagnosis: Diagnosis) -> str:
@@ -171,28 +148,28 @@ def _how(row: Ranked, diagnosis: Diagnosis, width: int, most: int, indent: str) 
     return next(filter(None, said), [f"{indent}do: too long for this screen; --full has it"])
 
 
-def _where(page: Lines, diagnosis: Diagnosis, room: _Room) -> None:
+def _where(page: Lines, diagnosis: Diagnosis, _rest: str, leaves: int, outliers: int, source: int) -> None:
     page.lines.append("")
     if diagnosis.ranks:
         if any(rank.events.work_missing for rank in diagnosis.ranks):
             page.say("Where the time goes is unknown: events are missing from the file.", "")
         else:
-            named, rest = _leaves(parts_of(diagnosis), room.leaves)
+            named, rest = _leaves(parts_of(diagnosis), leaves)
             drawn = [(part.letter, part.family, part.ns) for part in named]
             page.lines.append(
                 page.bar([*drawn, (_REST_LETTER, "idle", sum(part.ns for part in rest))], page.width - 2)
             )
             page.lines += _legend(named, rest, page.width)
-            if room.roles and (roles := diagnosis.analyses.roles) is not None:
+            if outliers and (roles := diagnosis.analyses.roles) is not None:
                 said = outlier_sentence(diagnosis, roles)
                 page.lines += _whole(said, page.width, 3) or _whole(said, page.width, 6)
     shown = [_figure(f) for f in headline.verdict_figures(diagnosis)]
     for line in _packed(shown, " · ", page.width):
         page.lines += paragraph(line, width=page.width)
-    source, stretch = summary.source_line(diagnosis), summary.analysed_line(diagnosis)
-    for read in (" · ".join(text for text in (source, stretch) if text), source, _counted(diagnosis)):
+    files, stretch = summary.source_line(diagnosis), summary.analysed_line(diagnosis)
+    for read in (" · ".join(text for text in (files, stretch) if text), files, _counted(diagnosis)):
         lines = paragraph(prose(read), width=page.width)
-        if len(lines) <= room.source:
+        if len(lines) <= source:
             break
     page.lines += lines
 
@@ -245,51 +222,58 @@ def _packed(items: Sequence[str], between: str, width: int) -> Iterator[str]:
         yield line
 
 
-def _to_do(
-    page: Lines, diagnosis: Diagnosis, room: _Room, shown: Ranked | None, rest: str, *, captured: bool
-) -> None:
-    ranked = ranking(diagnosis)
+def _to_do(page: Lines, diagnosis: Diagnosis, rest: str, most: int, blank: int, all_lines: int) -> None:
+    ranked, shown = ranking(diagnosis), outlook.next_thing(diagnosis)[0]
     rows = [row for row in ranked if row.leads and row != shown]
-    if captured:
+    if shown is None or outlook.capture_first(shown, diagnosis)[0]:  # what to capture was said
         rows = [row for row in rows if row.row.kind != "capture"]
-    more = max(0, len(rows) - room.to_do)
-    if rows and room.to_do:
+    more = max(0, len(rows) - most)
+    if rows and most:
         base = outlook.base_words(diagnosis)
         # By the row before them, unless the verdict had it.
         told = shown is not None and shown.row.blamed != "cause" and bool(_apart(diagnosis))
-        beside = of_all([*([shown] if shown else []), *rows[: room.to_do]], base, told=told)
+        beside = of_all([*([shown] if shown else []), *rows[:most]], base, told=told)
         beside += [f"{more:,} more: {rest}"] if more else []
         given = f" ({'; '.join(beside)})" if beside else ""
-        page.lines += [""] * room.blank
+        page.lines += [""] * blank
         page.lines += [page.paint(text, "head") for text in paragraph(f"Then{given}:", width=page.width)]
     first = 1 if shown is None else 2
-    for place, row in enumerate(rows[: room.to_do], first):
+    for place, row in enumerate(rows[:most], first):
         gain = gain_in_words(row, diagnosis, short=True) or found(row)
         said = f"{place:>2}. {titled(row, shown)}{f': {gain}' if gain else ''}"
         page.lines += paragraph(said, width=page.width, hang="    ")
         page.lines += _how(row, diagnosis, page.width, 1, "    ")
-    if room.together and (together := outlook.together_in_short(diagnosis, first - 1 + room.to_do)):
-        page.lines += _whole(together, page.width, room.together)
-    if room.together and (stuck := stuck_in(ranked)):
-        page.lines += _whole(stuck, page.width, room.together)
-    if more and not room.to_do:
+    if all_lines and (together := outlook.together_in_short(diagnosis, first - 1 + most)):
+        page.lines += _whole(together, page.width, all_lines)
+    if all_lines and (stuck := stuck_in(ranked)):
+        page.lines += _whole(stuck, page.width, all_lines)
+    if more and not most:
         page.say(f"{figures.plural(more, 'more thing')} to do: {rest}.", "")
 
 
-def _doubts(page: Lines, diagnosis: Diagnosis, room: _Room, where: str) -> None:
-    page.lines += [""] * room.blank
+def _doubts(page: Lines, diagnosis: Diagnosis, where: str, most: int, blank: int, unknown: int) -> None:
+    page.lines += [""] * blank
     notes = [*_notes(diagnosis.quality)]
     if broken := len(gaps.rules_in(diagnosis, "error")):
         notes.insert(0, f"{figures.plural(broken, 'rule')} failed to run.")
-    said = [_whole(note, page.width, 3, hang="  ", mark="! ") for note in notes[: room.notes]]
+    said = [_whole(note, page.width, 3, hang="  ", mark="! ") for note in notes[:most]]
     for lines in said:
         page.lines += [page.paint(line, "warn") for line in lines]
     left = len(notes) - sum(map(bool, said))
     rest = [f"{figures.plural(left, 'more note')}"] if left else []
     if missing := gaps.gap_names(diagnosis):
-        rest.append(f"not measured: {_named(missing, room.missing * page.width - 50)}")
-    if rest and room.missing:
-        page.lines += _capital(paragraph(f"{'; '.join(rest)} ({where} says why).", width=page.width))
+        rest.append(f"not measured: {_named(missing, unknown * page.width - 50)}")
+    if rest and unknown:
+        page.lines += paragraph(opening(f"{'; '.join(rest)} ({where} says why)."), width=page.width)
+
+
+_PARTS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
+    (_verdict, ("why", "do")),
+    (_where, ("leaves", "roles", "source")),
+    (_to_do, ("to_do", "blank", "together")),
+    (_doubts, ("notes", "blank", "missing")),
+)
+"""What draws a part, and of which room it is told."""
 
 
 def _named(names: Sequence[str], room: int) -> str:
@@ -301,10 +285,6 @@ def _named(names: Sequence[str], room: int) -> str:
         taken.append(name)
     more = len(names) - len(taken)
     return ", ".join(taken) + (f"; {more} more" if more else "")
-
-
-def _capital(lines: list[str]) -> list[str]:
-    return [opening(lines[0]), *lines[1:]]
 
 
 def _notes(quality: Sequence[Quality]) -> Iterator[str]:

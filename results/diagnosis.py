@@ -64,7 +64,6 @@ _NUMBER = rb"(?:[-+.0-9eE]++|null)"
 # No string of JSON holds a line break as such, so only lists match. Nothing is given back once it matched
 # (*+), which keeps the search linear whatever is in the file.
 _NUMBERS = pattern_of(rb"\[\n *+(" + _NUMBER + rb"(?:,\n *+" + _NUMBER + rb")*+)\n *+\]")
-_BREAK = pattern_of(rb"\n *+")
 
 
 def laid_out(serial: bytes) -> bytes:
@@ -80,9 +79,8 @@ def laid_out(serial: bytes) -> bytes:
       ]
     }
     """
-    return _NUMBERS.sub(
-        lambda found: b"[" + _BREAK.sub(b" ", found[1]) + b"]", msgspec.json.format(serial, indent=2)
-    )
+    indented = msgspec.json.format(serial, indent=2)
+    return _NUMBERS.sub(lambda found: b"[" + b" ".join(found[1].split()) + b"]", indented)
 
 
 __all__ = [

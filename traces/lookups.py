@@ -42,11 +42,11 @@ def _without_numbers(texts: Sequence[str]) -> list[str]:
     if together.count(_BETWEEN) >= len(texts):
         together = _BETWEEN.join(text.replace(_BETWEEN, " ") for text in texts)
     code = np.frombuffer(together.encode("utf-8", "surrogatepass"), np.uint8)
-    digit = (code >= ord("0")) & (code <= ord("9"))
-    letter = (((code | 0x20) >= ord("a")) & ((code | 0x20) <= ord("z"))) | (code >= 0x80)
-    start = np.flatnonzero(digit & ~np.append(False, digit[:-1]))
-    end = np.flatnonzero(digit & ~np.append(digit[1:], False)) + 1
-    word = ~letter[start - 1] | (start == 0)
+    digit = code - ord("0") < 10  # what is less than 0 wraps
+    turns = np.flatnonzero(np.diff(digit, prepend=False, append=False))
+    start, end = turns[::2], turns[1::2]
+    before = code[start - 1]
+    word = ((before | 0x20) - ord("a") >= 26) & (before < 0x80) | (start == 0)
     start, end = start[word], end[word]
     changed = code.copy()
     changed[start] = ord("0")

@@ -163,10 +163,10 @@ def timeline_picture(diagnosis: Diagnosis) -> TimelinePicture | None:
     ]
     present: dict[str, dict[str, Look]] = {}
     for kind, look in (
-        (track.kind, look_of(track.kind, code))
+        (track.kind, look_of(track.kind, track.codes[code]))
         for rank in found.ranks
         for track in rank.tracks
-        for code in _codes(track)
+        for code in sorted(set(track.code))
     ):
         present.setdefault(kind, {})[look.code] = look
     return TimelinePicture(
@@ -211,10 +211,6 @@ def span_ns(found: Timeline) -> int:
 def _in_order(rank: TimelineRank) -> list[TimelineTrack]:
     tracks = {track.kind: track for track in rank.tracks}
     return [tracks[kind] for kind in KINDS if kind in tracks and kind != "ledger"]
-
-
-def _codes(track: TimelineTrack) -> list[str]:
-    return [track.codes[code] for code in sorted(set(track.code))]
 
 
 def _sentences(found: Timeline, diagnosis: Diagnosis) -> list[str]:
@@ -262,10 +258,10 @@ def _row(label: str, rank: TimelineRank, track: TimelineTrack, span: int, column
         x = WIDTH * (rank.offset_ns + patch.start_ns) / span
         wide = max(WIDTH * (patch.end_ns - patch.start_ns) / span, 0.05)
         y, high = HEIGHT * patch.top_frac, HEIGHT * (patch.bottom_frac - patch.top_frac)
-        parts.setdefault(patch.code, []).append(
-            f"M{short(x)} {short(y)}h{short(wide)}v{short(high)}H{short(x)}z"
-        )
-        if 100 * wide / WIDTH >= _NARROWEST_LETTER and high == HEIGHT:
+        at, whole = short(x), high == HEIGHT
+        tall = f"v{HEIGHT}" if whole else f"v{short(high)}"
+        parts.setdefault(patch.code, []).append(f"M{at} {short(y) if y else 0}h{short(wide)}{tall}H{at}")
+        if whole and 100 * wide / WIDTH >= _NARROWEST_LETTER:
             look = look_of(track.kind, track.codes[patch.code])
             letters.append(Letter(x=f"{short((x + wide / 2) / WIDTH * 100)}%", text=look.letter))
     sums = dict.fromkeys(sorted(parts), 0)

@@ -98,17 +98,14 @@ def _said(diagnosis: Diagnosis, roles: RolesAnalysis, each: RoleOutlier) -> str:
     role = _against(roles, each)
     of = "" if each.lead.figure == STEP else " of the window"
     by = figures.signed_share(each.lead.by_frac)
-    return f"{_label(diagnosis, each)} ({role}), {_what(roles, each.lead)} {by}{of}"
+    label = shorten(diagnosis.ranks[each.rank].label, 64)
+    return f"{label} ({role}), {_what(roles, each.lead)} {by}{of}"
 
 
 def _against(roles: RolesAnalysis, each: RoleOutlier) -> str:
     """Its role, and whom it is held against where that is not its role."""
     role = roles.roles[each.role].label
     return f"{role}, against all inner stages" if each.among_stages else role
-
-
-def _label(diagnosis: Diagnosis, each: RoleOutlier) -> str:
-    return shorten(diagnosis.ranks[each.rank].label, 64)
 
 
 def _what(roles: RolesAnalysis, each: RoleDeviation) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from perfdoc.traces import table
-from perfdoc.traces.table import among, at_percent, distinct, median, unique
+from perfdoc.traces.table import Strings, among, at_percent, distinct, median, unique
 
 NUMBERS = st.lists(st.integers(-(2**62), 2**62) | st.integers(-3, 3), max_size=12)
 
@@ -94,3 +94,14 @@ def test_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(median(rows)) == 6
     assert float(median(np.array([2**63 - 1] * 2))) == float(median(np.array([2**63], np.uint64))) == 2.0**63
     assert unique(np.array(["b", "a", "b"])).tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("new", [["b", "c"], ["b", "a"], ["\udc80", "é"], []])
+def test_texts_at_once_have_the_indices_that_they_have_one_by_one(new: list[str]) -> None:
+    """Plain ones; one that is there already; ones that are no ASCII, of which one becomes `?`."""
+    at_once, singly = Strings(), Strings()
+    for strings in (at_once, singly):
+        assert strings.intern("a") == 1
+    assert list(at_once.intern_each(new)) == [singly.intern(text) for text in new]
+    assert at_once.values == singly.values
+    assert [at_once.intern(text) for text in new] == [singly.intern(text) for text in new]

@@ -191,7 +191,7 @@ def _names(ids: Ids, text: pa.ChunkedArray | None, text_ids: I64) -> I32:
     if text is None or text.null_count == len(text):
         return name
     texts, code = distinct_texts(text)
-    index = np.array([ids.strings.intern(t) for t in texts], np.int32)
+    index = np.array(ids.strings.intern_each(texts), np.int32)
     return np.where(code >= 0, index[np.maximum(code, 0)], name)
 
 
