@@ -11,6 +11,7 @@ from perfdoc.records import dataclass
 from perfdoc.results import DIMENSIONS, IDLE_CAUSES, Diagnosis, Ledger
 from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.figures import apportion, fit, tenths
+from perfdoc.results.ranks import Rank
 
 FINE = 100_000
 """Parts into which a drawn bar is divided: 0.001 % each."""
@@ -248,17 +249,14 @@ class Part:
         return tenths(self.tenths, self.ns)
 
 
-def bubble_of(diagnosis: Diagnosis) -> int:
-    """Nanoseconds of exposed PP, all ranks together, that are the pipeline's bubble."""
-    return exposed_bubble_ns(diagnosis.analyses.pipeline, diagnosis.ranks)
-
-
-def parts_of(diagnosis: Diagnosis) -> list[Part]:
-    """Those that are not zero, in the order of the ledger."""
-    values = total_values(diagnosis)
+def parts_of(diagnosis: Diagnosis, of: Rank | None = None) -> list[Part]:
+    """Those of one rank, or of all together, that are not zero, in the order of the ledger."""
+    ranks = diagnosis.ranks if of is None else [of]
+    values = add_up(leaf_values(rank.ledger_ns) for rank in ranks)
     parts = []
     for leaf, ns, share in zip(LEAVES, values, leaf_tenths(values), strict=True):
-        bubble_ns = min(ns, bubble_of(diagnosis)) if leaf.path == PP else 0
+        bubble_ns = exposed_bubble_ns(diagnosis.analyses.pipeline, ranks) if leaf.path == PP and ns else 0
+        bubble_ns = min(ns, bubble_ns)
         bubble, rest = apportion([bubble_ns, ns - bubble_ns], share) if bubble_ns else (0, share)
         parts += [
             Part(leaf=BUBBLE, ns=bubble_ns, tenths=bubble),

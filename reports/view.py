@@ -14,8 +14,8 @@ from perfdoc.reports.leaves import (
     LEAVES,
     PP,
     Leaf,
+    Part,
     Segment,
-    leaf_shares,
     leaf_values,
     parts_of,
     stack,
@@ -91,17 +91,11 @@ class TimeView:
     heat: Heat
 
 
-def _bar(label: str, values: Sequence[int], length_ns: int, detail: str = "") -> Bar:
-    parts = zip(LEAVES, leaf_shares(values), values, strict=True)
-    return _drawn([(leaf, share, ns) for leaf, share, ns in parts if ns], label, length_ns, detail)
-
-
-def _drawn(parts: Sequence[tuple[Leaf, str, int]], label: str, length_ns: int, detail: str = "") -> Bar:
+def _drawn(parts: Sequence[Part], label: str, length_ns: int, detail: str = "") -> Bar:
     rows = [
-        (leaf.path, leaf.css, leaf.letter, f"{leaf.label}: {share}, {duration(ns)}", ns)
-        for leaf, share, ns in parts
+        (p.leaf.path, p.leaf.css, p.letter, f"{p.label}: {p.share}, {duration(p.ns)}", p.ns) for p in parts
     ]
-    words = [f"{leaf.label} {share}" for leaf, share, _ in parts]
+    words = [f"{p.label} {p.share}" for p in parts]
     return Bar(
         label=label,
         segments=stack(rows),
@@ -121,20 +115,25 @@ def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:
     """Where the time goes. The diagnosis must have a rank; roles are those of `roles_of`."""
     ranks = diagnosis.ranks
     labels = rank_labels(ranks)
-    per_rank = [leaf_values(rank.ledger_ns) for rank in ranks]
     total, parts = total_values(diagnosis), parts_of(diagnosis)
+    own = [_of_ranks(part.leaf, diagnosis) for part in parts]
     shown = [i for i, value in enumerate(total) if value]
     windows_ns = sum(rank.window.duration_ns for rank in ranks)
     groups = [
         (
             heading,
-            [_bar(labels[i], per_rank[i], ranks[i].window.duration_ns, _detail(ranks[i])) for i in members],
+            [
+                _drawn(
+                    parts_of(diagnosis, ranks[i]), labels[i], ranks[i].window.duration_ns, _detail(ranks[i])
+                )
+                for i in members
+            ],
         )
         for heading, members in drawn_groups(ranks, roles)
     ]
     return TimeView(
         overall=_drawn(
-            [(part.leaf, part.share, part.ns) for part in parts],
+            parts,
             "all ranks" if len(ranks) > 1 else labels[0],
             windows_ns,
         ),
@@ -144,11 +143,10 @@ def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:
                 label=part.label,
                 share=part.share,
                 ns=part.ns,
-                low_ns=min(own),
-                high_ns=max(own),
+                low_ns=min(each),
+                high_ns=max(each),
             )
-            for part in parts
-            for own in [_of_ranks(part.leaf, diagnosis)]
+            for part, each in zip(parts, own, strict=True)
         ],
         zero=[leaf for leaf, value in zip(LEAVES, total, strict=True) if not value],
         total_ns=sum(total),
@@ -160,7 +158,7 @@ def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:
             _kernels_only(labels, ranks, drawn_ranks(ranks, roles)),
         ],
         scale=scale_for(max(total, default=0)),
-        heat=heat_of(diagnosis),
+        heat=heat_of(diagnosis, [part.leaf for part in parts], own),
     )
 
 
@@ -258,20 +256,17 @@ class Heat:
     """Ranks in one column."""
 
 
-def heat_of(diagnosis: Diagnosis) -> Heat:
-    """Shares of each rank's own window. A level is the share by the row's largest, so that rows cannot be
-    compared by their darkness: their figures stand beside them."""
+def heat_of(diagnosis: Diagnosis, leaves: Sequence[Leaf], own: Sequence[Sequence[int]]) -> Heat:
+    """Shares of each rank's own window; own: of each leaf, rank by rank, in ns. A level is the share by the
+    row's largest, so that rows cannot be compared by their darkness: their figures stand beside them."""
     ranks = diagnosis.ranks
     labels = rank_labels(ranks)
     merged = max(1, -(-len(ranks) // COLUMNS))
     if len(ranks) < FEWEST:
         return Heat(rows=[], columns=0, merged=merged)
-    fracs = []
-    for rank in ranks:
-        total = rank.ledger_ns.total
-        fracs.append([value / total if total > 0 else 0.0 for value in leaf_values(rank.ledger_ns)])
     rows = []
-    for leaf, column in zip(LEAVES, zip(*fracs, strict=True), strict=True):
+    for leaf, values in zip(leaves, own, strict=True):
+        column = [ns / max(rank.ledger_ns.total, 1) for rank, ns in zip(ranks, values, strict=True)]
         highest = max(column)
         if highest < _LEAST_FRAC:
             continue

@@ -164,9 +164,15 @@ def test_every_bar_fills_100_per_cent_and_holds_its_ranks_figures(name: str) -> 
         assert sum(Decimal(e.attributes["width"].removesuffix("%")) for e in rects) == 100
         assert all(rect.text for rect in rects)  # a title to hover over
         if (rank := labelled.get(bar.attributes["aria-label"].split(":")[0])) is not None:
-            drawn = {e.attributes["data-leaf"]: int(e.attributes["data-ns"]) for e in rects}
+            drawn: Counter[str] = (
+                Counter()
+            )  # of exposed PP the bubble is drawn apart, as in the bar of all ranks
+            for e in rects:
+                drawn[e.attributes["data-leaf"]] += int(e.attributes["data-ns"])
             leaves = zip(LEAVES, leaf_values(rank.ledger_ns), strict=True)
             assert drawn == {leaf.path: ns for leaf, ns in leaves if ns}
+            bubble = [int(e.attributes["data-ns"]) for e in rects if e.text.startswith("pipeline bubble")]
+            assert sum(bubble) == exposed_bubble_ns(made(name).analyses.pipeline, [rank])
 
 
 @PLANTED
