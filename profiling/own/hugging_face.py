@@ -13,7 +13,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from perfdoc.profiling.own.hooks import Backwards
-from perfdoc.profiling.own.loop import Loop
+from perfdoc.profiling.own.loop import Loop, told
 from perfdoc.profiling.own.sinks import Said, Sink, begun
 from perfdoc.profiling.own.telemetry import EVERY
 from perfdoc.profiling.vocabulary import CHECKPOINT, EVALUATION, FORWARD, OPTIMIZER
@@ -26,6 +26,14 @@ class HuggingFaceCallback(Loop, TrainerCallback):  # type: ignore[misc]  # its l
     """Marks steps, forward, backward, optimizer, evaluation; profiles `steps` (first, end) into `folder`."""
 
     data_between = True
+    on_substep_end = told(lambda loop: loop.phase(FORWARD))
+    """One micro-batch of several is done."""
+    on_pre_optimizer_step = told(lambda loop: loop.phase(OPTIMIZER))
+    """The gradients are there, and clipped."""
+    on_optimizer_step = told(lambda loop: loop.phase(None))
+    """The parameters are updated."""
+    on_save = told(Loop.leaves)
+    on_train_end = told(Loop.ends)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training begins."""
@@ -45,27 +53,11 @@ class HuggingFaceCallback(Loop, TrainerCallback):  # type: ignore[misc]  # its l
         self.begins(at_end=backwards.uninstall, facts=chosen, loggers=loggers, every=every, model=model)
         backwards.install()
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Training has ended."""
-        self.ends()
-
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A step begins; its batches were loaded before."""
         self.leaves()
         self.step_begins(int(state.global_step))
         self.phase(FORWARD)
-
-    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """One micro-batch of several is done."""
-        self.phase(FORWARD)
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The gradients are there, and clipped."""
-        self.phase(OPTIMIZER)
-
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The parameters are updated."""
-        self.phase(None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The step is done. An evaluation or a checkpoint follows at once where the trainer says so."""
@@ -87,10 +79,6 @@ class HuggingFaceCallback(Loop, TrainerCallback):  # type: ignore[misc]  # its l
         self.leaves()
         if control.should_save:
             self.enters(f"{CHECKPOINT} save")
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The checkpoint is written."""
-        self.leaves()
 
 
 def _said_of(trained: Any) -> dict[str, Any]:

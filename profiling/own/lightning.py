@@ -15,7 +15,7 @@ if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
 else:
     from lightning.pytorch import Callback
 
-from perfdoc.profiling.own.loop import Loop
+from perfdoc.profiling.own.loop import Loop, told
 from perfdoc.profiling.own.sinks import Said, Sink, guarded, of_service
 from perfdoc.profiling.own.telemetry import EVERY
 from perfdoc.profiling.vocabulary import BACKWARD, EVALUATION, FORWARD, OPTIMIZER
@@ -29,6 +29,13 @@ class LightningCallback(Loop, Callback):  # type: ignore[misc]  # its library ma
 
     data_between = True
     _batches = 0
+    on_before_backward = told(lambda loop: loop.phase(BACKWARD))
+    on_after_backward = told(lambda loop: loop.phase(None))
+    on_before_optimizer_step = told(lambda loop: loop.phase(OPTIMIZER))
+    """The gradients are about to be clipped and applied."""
+    on_validation_start = told(lambda loop: loop.enters(EVALUATION))
+    on_validation_end = told(Loop.leaves)
+    on_train_end = on_exception = told(Loop.ends)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Training begins."""
@@ -36,30 +43,10 @@ class LightningCallback(Loop, Callback):  # type: ignore[misc]  # its library ma
         every = int(getattr(trainer, "log_every_n_steps", 0)) or EVERY
         self.begins(loggers=lambda: _loggers(trainer), every=every)
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Training has ended."""
-        self.ends()
-
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Training has failed, or was interrupted."""
-        self.ends()
-
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """A batch begins; it was loaded before."""
         self.step_begins(self._batches)
         self.phase(FORWARD)
-
-    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-        """The loss is there."""
-        self.phase(BACKWARD)
-
-    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
-        """The gradients are there."""
-        self.phase(None)
-
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """The gradients are about to be clipped and applied."""
-        self.phase(OPTIMIZER)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -67,14 +54,6 @@ class LightningCallback(Loop, Callback):  # type: ignore[misc]  # its library ma
         """The parameters are updated."""
         self.step_ends()
         self._batches += 1
-
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Validation begins."""
-        self.enters(EVALUATION)
-
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Validation is over."""
-        self.leaves()
 
 
 def _loggers(trainer: Any) -> list[Sink]:

@@ -25,7 +25,7 @@ class Loop:
         super().__init_subclass__(**named)
         for name, method in [*vars(cls).items()]:
             if name.startswith("on_") and cls.__module__.startswith("perfdoc."):  # not a user's subclass
-                setattr(cls, name, _unfailing(method))
+                setattr(cls, name, _unfailing(name, method))
 
     def __init__(
         self,
@@ -143,11 +143,20 @@ class Loop:
             opened()
 
 
-def _unfailing(method: Callable[..., None]) -> Callable[..., None]:
+def told(act: Callable[[Loop], object]) -> Callable[..., None]:
+    """What a trainer calls where that alone says what has come, whatever it gives beside it."""
+
+    def on(self: Loop, *_: Any, **__: Any) -> None:
+        act(self)
+
+    return on
+
+
+def _unfailing(name: str, method: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(method)
     def safe(self: Loop, *args: Any, **named: Any) -> Any:
         failed = self.__dict__.setdefault("_failed", set())  # this one's; the next training's begins anew
-        return harmless(method.__name__, failed)(functools.partial(method, self, *args, **named))
+        return harmless(name, failed)(functools.partial(method, self, *args, **named))
 
     return safe
 

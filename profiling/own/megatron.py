@@ -14,7 +14,7 @@ from typing import Any
 
 from perfdoc.profiling import ranges
 from perfdoc.profiling.own import following
-from perfdoc.profiling.own.loop import Loop
+from perfdoc.profiling.own.loop import Loop, told
 from perfdoc.profiling.own.sinks import Sink, guarded, of_service
 from perfdoc.profiling.vocabulary import (
     BACKWARD,
@@ -108,6 +108,11 @@ def ranged(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 class BridgeCallback(Loop):
     """Marks steps, forward, backward, optimizer, evaluation; profiles `steps` (first, end) into `folder`."""
 
+    on_train_step_end = told(Loop.step_ends)
+    on_eval_start = told(lambda loop: loop.enters(EVALUATION))
+    on_eval_end = told(Loop.leaves)
+    on_train_end = told(Loop.ends)
+
     def on_train_start(self, context: Any) -> None:
         """Training begins."""
         model = getattr(getattr(context.state, "cfg", None), "model", None)
@@ -118,22 +123,6 @@ class BridgeCallback(Loop):
     def on_train_step_start(self, context: Any) -> None:
         """A step begins, numbered as Bridge's `train_state.step`."""
         self.step_begins(int(context.state.train_state.step))
-
-    def on_train_step_end(self, context: Any) -> None:
-        """The step is over."""
-        self.step_ends()
-
-    def on_train_end(self, context: Any) -> None:
-        """Training has ended."""
-        self.ends()
-
-    def on_eval_start(self, context: Any) -> None:
-        """An evaluation begins."""
-        self.enters(EVALUATION)
-
-    def on_eval_end(self, context: Any) -> None:
-        """The evaluation is over."""
-        self.leaves()
 
 
 def _loggers(state: Any) -> list[Sink]:
