@@ -26,7 +26,9 @@ META = Meta(
 )
 
 MAX_SLOW_FRAC = 0.2
-"""Of the steps: with more of them slow, what they have is usual."""
+"""Of the steps: with more of them slow, what they have is usual, but for one thing that takes far longer."""
+MOST_FRAC, BY_FAR = 0.4, 1.5
+"""Of the steps, then; times as long as any other."""
 _GROWS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "compute": ("computing", "Look for longer sequences, an evaluation, or lower clocks in that step"),
@@ -64,7 +66,7 @@ def evaluate(case: Case) -> Verdict:
     more_ns = max(mean_ns - others_ns, 0) if slow else 0
     cost = more_ns / mean_ns if mean_ns else 0.0
     evidence = [("steps far above the median", f"{len(slow)} of {usual.count}")]
-    if len(slow) > max(1, usual.count * MAX_SLOW_FRAC):
+    if len(slow) > max(1, usual.count * MAX_SLOW_FRAC) and not _one_thing(case, slow):
         return passes(evidence, "they are too many to be exceptions")
     if cost < FIRES_FRAC:
         return passes(evidence)
@@ -149,6 +151,23 @@ def _every(case: Case, slow: Sequence[OutlierStep]) -> int:
     return every if at[0] < every and at[-1] >= len(names) - 1 - every else 0
 
 
+def _one_thing(case: Case, slow: Sequence[OutlierStep]) -> bool:
+    """Whether few enough steps are longer than any other by far, by what one rank or all ranks do in them:
+    batches that are long are so on some."""
+    if len(slow) > MOST_FRAC * given(case.job.step_times.analysed).count:
+        return False
+    labels = {o.label for o in slow}
+    for rank, label in zip(case.ranks, case.job.labels, strict=False):
+        took = np.sort(rank.step_ledgers.duration_ns)[::-1]
+        if label in labels and (len(took) <= len(slow) or took[len(slow) - 1] < BY_FAR * took[len(slow)]):
+            return False
+    alone = {o.label for o in slow if o.grew_on < len(case.ranks)}
+    computing = any(o.leaf == "compute" for o in slow)
+    if (computing and alone) or _every(case, slow):  # batches; what other rules tell of, or is by design
+        return False
+    return None not in {o.leaf for o in slow} and len(alone) <= 1
+
+
 def _following(case: Case, slow: OutlierStep) -> str:
     """The step whose first kernel ends the longest wait for the host, where that is in a slow step and lasts
     to its end; empty where it ends before, or is not known."""
@@ -183,8 +202,8 @@ def _slow(case: Case) -> list[OutlierStep]:
 
 
 def _said(worst: OutlierStep, like: str, more: int, ranks: int, often: int) -> str:
-    """`step 5 takes 3 times as long as the other 7, 4.2 s more of computing on all 16 ranks`. often: of how
-    many steps one is, where they come regularly."""
+    """`step 5 takes 3 times as long as the other 7, 4.2 s more of computing on all 16 ranks`, and a second
+    thing that is a third of it. often: of how many steps one is, where they come regularly."""
     times = significant(worst.duration_ns / max(worst.duration_ns - worst.excess_ns, 1))
     also = f" and {plural(more, 'other step')} take" if more else " takes"
     which = f"one step in {often}, such as {shorten(worst.step, 48)}, takes" if often else ""
@@ -197,4 +216,6 @@ def _said(worst: OutlierStep, like: str, more: int, ranks: int, often: int) -> s
     what, _ = _GROWS.get(worst.leaf, (other, ""))
     where = f"all {ranks} ranks" if worst.grew_on == ranks else f"{worst.grew_on} of {ranks} ranks"
     where = shorten(worst.label or "one rank", 48) if worst.grew_on == 1 < ranks else where
+    second = [(g.growth_ns, _GROWS[g.leaf][0]) for g in worst.growth[1:2] if g.leaf in _GROWS]
+    what += "".join(f" and {brief(ns)} of {name}" for ns, name in second if 2 * ns >= worst.excess_ns - ns)
     return f"{said}, {brief(worst.leaf_growth_ns or 0)} more of {what}{f' on {where}' if ranks > 1 else ''}"

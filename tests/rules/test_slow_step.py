@@ -153,6 +153,25 @@ def test_what_a_third_of_the_steps_have_is_no_exception(tmp_path: Path) -> None:
     assert (found.state, "too many" in found.reason) == ("passes", True)
 
 
+@pytest.mark.parametrize("of", ["waiting for the host on {0}", "computing on all 2 ranks"])
+def test_a_quarter_of_the_steps_is_told_where_one_thing_makes_them_long(of: str, tmp_path: Path) -> None:
+    """Two of eight, of 1,800 us in place of 600: one rank is late, or both compute; the mean is 900."""
+    slow, other = ((500, 1200), EVEN) if "host" in of else ((1700, 0), (1700, 0))
+    ranks = [[one if i in (2, 5) else EVEN for i in range(8)] for one in (slow, other)]
+    case = case_of(tmp_path, *laid_out(*ranks, named=False))
+    found = result("PD210", case)
+    assert "and 1 other step take up to 3 times as long as " in found.blames
+    assert found.blames.endswith(f"1.2 ms more of {of.format(*case.job.labels)}")
+    assert found.gain is not None
+    assert found.gain.high_ms == pytest.approx(0.3, abs=0.001)
+
+
+def test_long_batches_of_a_quarter_of_the_steps_are_no_exception(tmp_path: Path) -> None:
+    """On one rank and then on the other."""
+    ranks = [[(1700, 0) if i == at else EVEN for i in range(8)] for at in (2, 5)]
+    assert "too many" in result("PD210", case_of(tmp_path, *laid_out(*ranks))).reason
+
+
 def test_steps_that_differ_as_they_do_and_small_excess_are_none(tmp_path: Path) -> None:
     scattered = [(500 + 40 * (i * 7 % 5), 0) for i in range(10)]
     assert result("PD210", case_of(tmp_path, *laid_out(scattered))).state == "passes"
