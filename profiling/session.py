@@ -128,7 +128,7 @@ class Session:
         self._try(self._memory.stop)
 
     def _write_collectives(self) -> None:
-        records = collectives.drain(everything=True)
+        records = collectives.drain()
         write_collectives(self._run.collectives_path(self._rank), records)
         if (lost := collectives.dropped()) > 0:
             what = f"{lost} collectives of the profiled steps have no record."

@@ -126,12 +126,6 @@ def peers_of_groups(trace: Trace, comm: Communication, rows: I64) -> I64:
     return np.where(least == most, most, -1)
 
 
-def most_peers(trace: Trace, comm: Communication, rows: I64) -> I64:
-    """For each of the rows how many peers the calls name that were queued in the group that launched it; 0
-    where none is known, or the group launched more than this kernel."""
-    return _peers(trace, comm, rows)[2]
-
-
 def ways_of(trace: Trace, comm: Communication, rows: I64) -> tuple[I64, I64]:
     """For each of the rows how many sends and how many receives it runs, by its own notes, else by the calls
     in the group that launched it; 0 and 0 where nothing says."""
@@ -155,8 +149,8 @@ def _ways(trace: Trace) -> I64:
 
 
 def _peers(trace: Trace, comm: Communication, rows: I64) -> tuple[I64, I64, I64, I64, I64]:
-    """Least and greatest peer (-1 none) of the calls in the group that launched each row, how many peers, and
-    how many sends and receives."""
+    """Least and greatest peer (-1 none) of the calls in the group that launched each row, how many peers (0
+    where none is known, or the group launched more than this kernel), and how many sends and receives."""
     least, most, count, sends, receives = (np.full(len(rows), fill, np.int64) for fill in (-1, -1, 0, 0, 0))
     way_of = _ways(trace)
     names = trace.range_names_like(lambda name: name in (GROUP_START, GROUP_END))
@@ -213,7 +207,7 @@ def _name_exchanges(trace: Trace, comm: Communication) -> Communication:
     if not len(rows):
         return comm
     is_exchange = _by_operation(trace, comm.payload) | _by_range(trace, comm)
-    is_exchange[rows] |= most_peers(trace, comm, rows) > NEIGHBOURS
+    is_exchange[rows] |= _peers(trace, comm, rows)[2] > NEIGHBOURS
     rows = rows[is_exchange[rows]]
     kind = comm.kind.copy()
     for i in unique(kind[rows]).tolist():

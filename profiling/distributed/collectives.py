@@ -100,10 +100,6 @@ class PendingCollective:
             self._wait_start_ns, self._wait_end_ns = began_ns, time_ns()
             self._close_range()
 
-    def is_settled(self) -> bool:
-        """Whether nothing more is to come: it was waited for, and on a CPU that means complete."""
-        return self._wait_end_ns is not None
-
     def record(self) -> CollectiveRecord:
         """What is known now."""
         done_ns, completion = self._completion()
@@ -185,16 +181,13 @@ def uninstall() -> None:
     _dropped = 0
 
 
-def drain(*, everything: bool = False) -> list[CollectiveRecord]:
-    """The collectives since the last call, in the order of their issue, and forget them.
-
-    Those that nobody has waited for yet stay for the next call, unless everything is asked for.
-    """
+def drain() -> list[CollectiveRecord]:
+    """The collectives since the last call, in the order of their issue, and forget them."""
     for key in [key for key, (work, _) in _works.items() if work() is None]:
         del _works[key]
-    settled = [pending for pending in _kept if everything or pending.is_settled()]
-    _kept[:] = [] if everything else [pending for pending in _kept if not pending.is_settled()]
-    return [pending.record() for pending in settled]
+    records = [pending.record() for pending in _kept]
+    _kept.clear()
+    return records
 
 
 def dropped() -> int:

@@ -109,7 +109,7 @@ class Attached:
         rank, world_size = own_rank()
         groups.emit_marks(rank=rank, world_size=world_size, device=own_device())
         if not self._expected:
-            collectives.drain(everything=True)  # nobody writes these records, which would grow
+            collectives.drain()  # nobody writes these records, which would grow
 
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
@@ -204,7 +204,7 @@ def _uninstall() -> None:
     unmark_data_loading(_HOLDER)
     garbage.uninstall()
     collectives.uninstall()
-    collectives.drain(everything=True)
+    collectives.drain()
 
 
 def windowed(

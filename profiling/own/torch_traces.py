@@ -88,7 +88,7 @@ class _Writer:
         try:
             with whole_file(path) as part:
                 profile.export_chrome_trace(str(part))
-            if records := collectives.drain(everything=True):
+            if records := collectives.drain():
                 write_collectives(self._run.collectives_path(rank), records)
         except Exception as error:  # noqa: BLE001 - whatever the profiler's, training goes on
             warn(f"no trace: {one_line(error)}")

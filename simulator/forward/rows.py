@@ -36,10 +36,8 @@ String = Callable[[str], int]
 """Gives a string's id in StringIds."""
 
 
-def write_rank(
-    simulated: SimulatedRank, gpu: Gpu, world_size: int, path: Path, *, clock: Clock, force: bool = False
-) -> Path:
-    """Write one rank. CaptureError where it is there, unless `force`."""
+def write_rank(simulated: SimulatedRank, gpu: Gpu, world_size: int, path: Path, *, clock: Clock) -> Path:
+    """Write one rank. CaptureError where it is there."""
     string = nsys.Strings()
     rows: dict[str, Mapping[str, Any]] = {
         "NVTX_EVENTS": _ranges(simulated, gpu, world_size, clock, string),
@@ -49,7 +47,7 @@ def write_rank(
     rows |= {table: _column_lists(some) for table, some in _machine(simulated, gpu, clock, end_ns, string)}
     rows["META_DATA_EXPORT"] = nsys.export_meta(nsys.PRODUCT_VERSION, nsys.SCHEMA_VERSION)
     rows["StringIds"] = string.columns()
-    return nsys.write_export(path, {table: nsys.TABLES[table] for table in rows}, rows, force=force)
+    return nsys.write_export(path, {table: nsys.TABLES[table] for table in rows}, rows)
 
 
 def _column_lists(rows: list[Columns]) -> Columns:

@@ -111,7 +111,7 @@ def predict(
     leaves = {leaf for edit in edits for leaf in edit.leaves}
     cap_ns = _cap(leaves, ledgers) / own if ledgers else None
     try:
-        edited = _edited(rebuilt, edits)
+        edited = list(accumulate(edits, lambda made, edit: edit.apply(made), initial=rebuilt))[1:]
     except ValueError as error:
         return Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=[str(error)])
     made = [*edited[-1:], *(varied := _varied(rebuilt, edits))]
@@ -203,11 +203,6 @@ def _unsure(
     most = math.hypot(*shares)
     share = min(middle / abs(gains[0]), most) if gains[0] else most
     return [middle, *(share * abs(g) for g in gains[1:])]
-
-
-def _edited(rebuilt: Rebuilt, edits: Sequence[Edit]) -> list[Rebuilt]:
-    """After each of these changes, on top of those before it."""
-    return list(accumulate(edits, lambda made, edit: edit.apply(made), initial=rebuilt))[1:]
 
 
 def _length(rebuilt: Rebuilt) -> int:

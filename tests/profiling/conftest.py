@@ -25,7 +25,7 @@ def nothing_left_on() -> Iterator[None]:
     ranges.disable()
     garbage.uninstall()
     collectives.uninstall()
-    collectives.drain(everything=True)
+    collectives.drain()
 
 
 @pytest.fixture

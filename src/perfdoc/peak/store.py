@@ -208,9 +208,9 @@ def ceilings(
     return found, True
 
 
-def stored_path(setting: Setting, folder: Path | None = None) -> Path | None:
+def stored_path(setting: Setting) -> Path | None:
     """Where the figures of this machine, its software and so many ranks lie; None without a home."""
-    folder = folder or state_folder("peak")
+    folder = state_folder("peak")
     if folder is None:
         return None
     conditions = msgspec.json.encode(conditions_of(setting), order="sorted")

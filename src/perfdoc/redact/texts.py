@@ -85,11 +85,6 @@ _IN_CODE = re.compile(rf"{_ADDRESS}|[\w.+-]{{1,64}}@[\w-]{{1,64}}(?:\.[\w-]{{1,6
 """Of an address or of a mailbox; neither is in the name of a function."""
 
 
-def is_address(text: str) -> bool:
-    """Whether an address of a device or of a machine is in it."""
-    return _IN_RANGE.search(text) is not None
-
-
 def _is_known(word: str) -> bool:
     return len(word) > 1 and word.lower() in known_words()
 
@@ -255,7 +250,7 @@ def payload_json(names: Names, text: str, row: Row) -> str | None:
 
 def gpu_name(names: Names, text: str, row: Row) -> str | None:
     """A product's name, word by word: what no vendor writes gets a number."""
-    if len(text) > _MAX_GPU_NAME or is_address(text):
+    if len(text) > _MAX_GPU_NAME or _IN_RANGE.search(text) is not None:
         return names.number(text)
     return re.sub(r"\S+", lambda m: m[0] if _is_of_gpus(m[0]) else names.number(m[0]), text)
 
