@@ -202,7 +202,7 @@ def measure_trace(
                 "it is not counted as a rank.",
                 remedy="Set CUDA_VISIBLE_DEVICES or torch.cuda.set_device before the first CUDA call.",
             )
-        found, launched = (NO_EVENTS, NO_LAUNCHED) if activity.on_host else counted()[device.process]
+        found, launched = (NO_EVENTS, NO_LAUNCHED) if activity.on_host else counted[device.process]()
         ask = partial(find_window, trace, activity, request, known)
         try:
             window, step_ranges = ask(launched=launched)
@@ -245,7 +245,9 @@ def measure_trace(
     # numpy releases the interpreter lock in most of what takes time here.
     in_turn = trace.is_large or len(order) < _AT_ONCE
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        counted = begun(pool if alone and in_turn else None, event_counts, trace, launches)
+        beside = pool if alone or not in_turn else None
+        of_processes = {device.process for device in devices}
+        counted = {pid: begun(beside, event_counts, trace, launches, pid) for pid in of_processes}
         known = find_known_ranges(trace, request.data_pattern)
         by_ddp = find_ddp(trace) is not None if by_ddp is None else by_ddp
         results = list((map if in_turn else pool.map)(measured, order))

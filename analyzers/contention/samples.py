@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
-from perfdoc.analyzers.base.rows import kept, row_keys
+from perfdoc.analyzers.base.rows import kept, picked, row_keys
 from perfdoc.analyzers.contention.comparison import LONGEST_NS
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.view import DeviceView
@@ -82,9 +82,9 @@ def find_samples(view: DeviceView) -> Samples:
     """
     kernels, activity, window = view.trace.kernels, view.activity, view.window
     class_of_kind = np.array([k.kernel_class for k in view.kinds.kinds], np.int64)
-    of_subjects = np.isin(class_of_kind, SUBJECTS)[view.kinds.kind[activity.kernel_rows]]
+    of_subjects = np.isin(class_of_kind, SUBJECTS)[picked(view.kinds.kind, activity.kernel_rows)]
     (rows,) = kept(of_subjects, activity.kernel_rows)
-    start, end = kernels.start_ns[rows], kernels.end_ns[rows]
+    start, end = kernels.start_ns.take(rows), kernels.end_ns.take(rows)
     inside = (start >= window.start_ns) & (end <= window.end_ns) & (end > start)
     rows, start, end = kept(inside, rows, start, end)
     classes = class_of_kind[view.kinds.kind[rows]]
@@ -124,8 +124,8 @@ def find_samples(view: DeviceView) -> Samples:
 
 def full_names(kernels: Kernels, rows: I64) -> I64:
     """Full name of each kernel, an index into Trace.strings; the short one where the format has no other."""
-    full = kernels.full_name[rows].astype(np.int64)
-    return np.where(full > 0, full, kernels.name[rows])
+    full = kernels.full_name.take(rows).astype(np.int64)
+    return np.where(full > 0, full, kernels.name.take(rows))
 
 
 def crowded_intervals(activity: Activity) -> Intervals:

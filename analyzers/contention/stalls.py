@@ -16,6 +16,7 @@ import re
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, union
+from perfdoc.analyzers.base.rows import picked
 from perfdoc.analyzers.contention.samples import full_names
 from perfdoc.analyzers.device.launches import start_of
 from perfdoc.analyzers.device.view import DeviceView
@@ -57,9 +58,8 @@ def _starts_of_calls(view: DeviceView, pattern: re.Pattern[str]) -> I64:
     matches = np.zeros(len(trace.strings) + 1, bool)
     for i in trace.call_names.tolist():
         matches[i] = pattern.search(trace.strings[i]) is not None
-    rows = np.flatnonzero(matches[trace.api_calls.name])
-    rows = rows[np.isin(trace.api_calls.thread[rows], trace.threads_of(view.device.process))]
-    return np.sort(trace.api_calls.start_ns[rows])
+    rows = trace.calls_of(trace.threads_of(view.device.process))
+    return np.sort(trace.api_calls.start_ns[rows[matches[picked(trace.api_calls.name, rows)]]])
 
 
 def _between(times: I64, after_ns: I64, before_ns: I64) -> Bool:

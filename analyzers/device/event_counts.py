@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
-from perfdoc.analyzers.base.rows import kept, said_by_names
+from perfdoc.analyzers.base.rows import kept, picked, said_by_names
 from perfdoc.analyzers.device.launches import Launches
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
@@ -82,21 +82,15 @@ _NONE = np.empty(0, bool)
 NO_LAUNCHED = Launched(begin_ns=np.empty(0, np.int64), without_work=_NONE, untimed=_NONE)
 
 
-def event_counts(trace: Trace, launches: Launches) -> dict[int, tuple[EventCounts, Launched]]:
-    """What does not correspond, by process that used a device."""
-    launching, copying, recording = (trace.calls_named(p) for p in (_LAUNCH, _COPY, _RECORDING))
-    return {
-        process: _counts(trace, launches, process, launching, copying, recording)
-        for process in {d.process for d in trace.devices}
-    }
-
-
-def _counts(
-    trace: Trace, launches: Launches, process: int, launch_calls: Bool, copy_calls: Bool, record_calls: Bool
-) -> tuple[EventCounts, Launched]:
+def event_counts(trace: Trace, launches: Launches, process: int) -> tuple[EventCounts, Launched]:
+    """What does not correspond, of a process that used a device."""
     api = trace.api_calls
-    own = among(api.thread, trace.threads_of(process)) & (api.correlation >= 0)
-    launching = np.flatnonzero(own & launch_calls)
+    own = trace.calls_of(trace.threads_of(process))
+    (own,) = kept(picked(api.correlation, own) >= 0, own)
+    launching, copying, recorded = (
+        own[among(picked(api.name, own), [i for i in trace.call_names if pattern.search(trace.strings[i])])]
+        for pattern in (_LAUNCH, _COPY, _RECORDING)
+    )
     if not len(launching):
         return NO_EVENTS, NO_LAUNCHED
     devices = [i for i, d in enumerate(trace.devices) if d.process == process]
@@ -115,7 +109,7 @@ def _counts(
     queued_ns = int((started - api.start_ns[called]).max(initial=0))
     del started, called
     last_ns, first_ns = int(start.max()), int(api.start_ns[launching].min())
-    recording = _recording(trace, own, record_calls)
+    recording = _recording(trace, own, recorded)
     untimed = trace.untimed.correlation[among(trace.untimed.device, devices)]
 
     def calls_without_work(rows: I64, unlinked: int) -> tuple[int, int, Launched]:
@@ -138,14 +132,12 @@ def _counts(
     unlinked_kernels, unlinked_copies = (
         int((among(t.device, devices) & (t.correlation < 0)).sum()) for t in (trace.kernels, trace.copies)
     )
-    kernel = mine[0]
-    number = trace.kernels.correlation[kernel]
-    late = trace.kernels.start_ns[kernel] > first_ns + queued_ns
+    begins, number, launch = of_work[0]
+    late = begins > first_ns + queued_ns
     late &= (number >= api.correlation[launching].min()) & (number <= api.correlation[launching].max())
     counted, without, launched = calls_without_work(launching, unlinked_kernels)
-    copying = np.flatnonzero(own & copy_calls)
     copies, copies_without, _ = calls_without_work(copying, unlinked_copies)
-    kernels, alone = int(late.sum()), int((late & (launches.kernels[kernel] < 0)).sum())
+    kernels, alone = int(late.sum()), int((late & (launch < 0)).sum())
     launches_missing = _missing(alone, kernels, "kernels", "launch call")
     sampled = min(counted, kernels) >= _FEWEST_SAMPLED and min(
         without / max(counted, 1), alone / max(kernels, 1)
@@ -175,12 +167,11 @@ def _operators_without_launch(trace: Trace, process: int, launching: I64) -> tup
     api, counted, idle = trace.api_calls, 0, 0
     threads = np.flatnonzero(np.bincount(api.thread[launching]))
     for table in (trace.operators, trace.ranges):
-        rows = np.flatnonzero(
-            said_by_names(
-                trace.strings, table.name, lambda n: _LAUNCHING.match(n) is not None, False, trace.alike
-            )
+        rows, names = kept(among(table.thread, threads), np.arange(len(table)), table.name)
+        launches = said_by_names(
+            trace.strings, names, lambda n: _LAUNCHING.match(n) is not None, False, trace.alike
         )
-        rows = rows[among(table.thread[rows], threads)]
+        rows = rows[launches]
         if not len(rows):
             continue
         launched = np.zeros(len(rows), bool)
@@ -240,13 +231,12 @@ def _outermost(trace: Trace, rows: I64, matched: Bool) -> tuple[I64, Bool]:
     return rows[heads], np.logical_or.reduceat(matched, heads)
 
 
-def _recording(trace: Trace, own: Bool, calls: Bool) -> Intervals:
+def _recording(trace: Trace, own: I64, rows: I64) -> Intervals:
     """Stretches in which calls are recorded into a CUDA graph: they launch nothing."""
     api = trace.api_calls
-    rows = np.flatnonzero(own & calls)
     rows = rows[np.argsort(api.start_ns[rows], kind="stable")]
     begin = np.array(["Begin" in name for name in trace.names(api.name[rows])], bool)
-    first = int(api.start_ns[own].min())
+    first = int(picked(api.start_ns, own).min())
     starts, ends, opened = [], [], [first] if len(rows) and not begin[0] else []
     for starts_here, at in zip(begin.tolist(), api.start_ns[rows].tolist(), strict=True):
         if starts_here:
@@ -255,7 +245,7 @@ def _recording(trace: Trace, own: Bool, calls: Bool) -> Intervals:
             starts.append(opened.pop())
             ends.append(at)
     starts += opened  # never ended: to the end of the capture
-    ends += [int(api.end_ns[own].max())] * len(opened)
+    ends += [int(picked(api.end_ns, own).max())] * len(opened)
     return union(np.array(starts, np.int64), np.array(ends, np.int64))
 
 

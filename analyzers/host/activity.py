@@ -31,7 +31,7 @@ from perfdoc.results.host import (
     SyncCalls,
 )
 from perfdoc.results.quality import MEASURED
-from perfdoc.traces.table import Bool, distinct
+from perfdoc.traces.table import I32, Bool, distinct
 
 SHALLOW = 1
 """Largest depth that counts as shallow."""
@@ -170,19 +170,18 @@ def small_kernels(view: DeviceView, idle: HostIdle) -> SmallKernels:
         return SmallKernels.missing(*missing)
     table, api = view.trace.kernels, view.trace.api_calls
     (rows,) = kept(~view.activity.kernel_is_comm, view.activity.kernel_rows)
-    start = table.start_ns[rows]
+    start = table.start_ns.take(rows)
     (rows,) = kept((start >= view.window.start_ns) & (start < view.window.end_ns), rows)
-    call = view.launches.kernels[rows]
+    call = view.launches.kernels.take(rows)
     rows, call = kept((call >= 0) & ~is_from_graph(view, rows), rows, call)
     if not len(rows):
         return SmallKernels.missing("No compute kernel of the window was launched on its own.")
-    start = table.start_ns[rows]
-    duration = table.end_ns[rows] - start
-    launch = api.end_ns[call] - api.start_ns[call]
+    start, launched = table.start_ns.take(rows), api.start_ns.take(call)
+    duration, launch = table.end_ns.take(rows) - start, api.end_ns.take(call) - launched
     before = _idle_before(idle, start)
     bound = before > 0
     chosen = np.flatnonzero(bound & (duration < launch))
-    thread = api.thread[call].astype(np.int64)
+    thread = api.thread.take(call)
     return SmallKernels(
         **MEASURED,
         kernels=len(rows),
@@ -190,7 +189,7 @@ def small_kernels(view: DeviceView, idle: HostIdle) -> SmallKernels:
         small_ns=int(duration[chosen].sum()),
         idle_before_ns=int(before[chosen].sum()),
         median_kernel_ns=int(np.median(duration)),
-        median_launch_interval_ns=_median_interval(api.start_ns[call], thread, bound),
+        median_launch_interval_ns=_median_interval(launched, thread, bound),
         names=_names(view, rows[chosen], duration[chosen], launch[chosen], before[chosen]),
     )
 
@@ -209,7 +208,7 @@ def _idle_before(idle: HostIdle, start: I64) -> I64:
     return found
 
 
-def _median_interval(launch_start: I64, thread: I64, bound: Bool) -> int | None:
+def _median_interval(launch_start: I64, thread: I32, bound: Bool) -> int | None:
     later = (thread[1:] > thread[:-1]) | (
         (thread[1:] == thread[:-1]) & (launch_start[1:] >= launch_start[:-1])
     )
