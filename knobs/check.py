@@ -52,7 +52,7 @@ def check(configuration: Configuration, changes: Mapping[str, Value]) -> tuple[V
     ]
     if wrong:
         return tuple(wrong)
-    found = (evaluate(c, changed) for c in constraints() if may_read(c) & changes.keys())
+    found = (evaluate(c, changed) for c in constraints() if not may_read(c).isdisjoint(changes))
     return tuple(v for v in found if v is not None and v.read & changes.keys())
 
 

@@ -102,9 +102,8 @@ def _packed(text: bytes) -> tuple[str, str]:
 
 
 def of_bars(text: bytes) -> bytes:
-    """Without its largest modules, a fifth to a half of it: surfaces and maps. Others ask for parts of them
-    when they are loaded, and use none before one is drawn. `var name=wrap((exports,module)=>{...});` is a
-    module; what holds others as well stays."""
+    """Without its largest modules, a fifth to a half of it, for surfaces and maps: others take parts of them
+    to use if one is drawn. `var name=wrap((exports,module)=>{...});` is one that holds no other."""
     wraps = Counter(re.findall(rb"\}\);var [\w$]+=([\w$]+)\(\(", text)).most_common(1)
     parts = re.split(rb"(?<=\}\);)(?=var [\w$]+=%b\(\()" % re.escape(wraps[0][0]), text) if wraps else [text]
     for i, part in enumerate(parts):

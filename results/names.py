@@ -28,7 +28,6 @@ _MARKS_IN_A_ROW = 3
 """Accents stacked higher than this cover the lines above."""
 
 _HIDDEN_SPACES = pattern_of(r"[\t\r\n\v\f\u2028\u2029]+")
-_PLAIN = pattern_of(r"[\x20-\x7e]*\Z")
 
 
 def _is_hidden(char: str) -> bool:
@@ -62,10 +61,12 @@ def _visible(chars: Iterable[str]) -> Iterator[str]:
         yield _spelled(char) if marks > _MARKS_IN_A_ROW or _is_hidden(char) else char
 
 
-def _take(units: Iterator[str], room: int) -> list[str]:
-    """Units from the front that together fit into room characters."""
+def _take(text: str, room: int) -> list[str]:
+    """Its characters from the front, as themselves or as escapes, that together fit into room."""
+    if text.isascii() and text.isprintable():
+        return list(text[:room])
     taken: list[str] = []
-    for unit in units:
+    for unit in _visible(text):
         room -= len(unit)
         if room < 0:
             break
@@ -84,16 +85,14 @@ def shorten(text: str, limit: int = NAME_LIMIT) -> str:
     if limit < _SMALLEST_LIMIT:
         raise ValueError(f"limit: {limit} characters is too few, take {_SMALLEST_LIMIT} or more")
     if len(text) <= limit:
-        if _PLAIN.match(text):
-            return text
-        whole = "".join(_visible(text))
+        whole = text if text.isascii() and text.isprintable() else "".join(_visible(text))
         if len(whole) <= limit:
             return whole
     # The mark counts what is left out, so its room is that of the largest count.
     room = limit - len(f"…[{len(text)} left out]…")
-    head = _take(_visible(text[:room]), room * 3 // 5)
+    head = _take(text[:room], room * 3 // 5)
     # Escapes are per character; only the run of accents looks back, so reading backwards is safe.
-    tail = _take(_visible(reversed(text[max(len(head), len(text) - room) :])), room - room * 3 // 5)
+    tail = _take(text[max(len(head), len(text) - room) :][::-1], room - room * 3 // 5)
     left_out = len(text) - len(head) - len(tail)
     return "".join(head) + f"…[{left_out} left out]…" + "".join(reversed(tail))
 

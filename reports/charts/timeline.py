@@ -44,7 +44,7 @@ def patches(track: TimelineTrack, column_ns: int) -> Iterator[Patch]:
         top = 0.0
         for code, ns in sorted(held.items()):
             bottom = top + ns / (last - first)
-            yield Patch(code=code, start_ns=first, end_ns=last, top_frac=top, bottom_frac=min(bottom, 1.0))
+            yield Patch(code, first, last, top, min(bottom, 1.0))
             top = bottom
         held.clear()
 
@@ -55,7 +55,7 @@ def patches(track: TimelineTrack, column_ns: int) -> Iterator[Patch]:
         if held and (length >= column_ns or start - last >= column_ns or last - first >= column_ns):
             yield from flush()
         if length >= column_ns:
-            yield Patch(code=code, start_ns=start, end_ns=end, top_frac=0.0, bottom_frac=1.0)
+            yield Patch(code, start, end, 0.0, 1.0)
             continue
         if not held:
             first = start
