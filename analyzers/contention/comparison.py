@@ -125,10 +125,11 @@ def _rank_test(first: I64, second: I64) -> _Ranked:
     a, b = len(first), len(second)
     if not a or not b:
         return _Ranked(math.nan, math.nan, math.nan)
-    _, of, length = np.unique(np.concatenate((first, second)), return_inverse=True, return_counts=True)
+    both = np.sort(np.concatenate((first, second)), kind="stable")  # of two sorted sets in linear time
+    less, up_to = (both.searchsorted(second, side) for side in ("left", "right"))
+    length = np.diff(np.flatnonzero(np.append(True, both[1:] != both[:-1])), append=len(both))
     # Equal durations share the mean of their ranks, which count from 1.
-    rank = np.cumsum(length) - (length - 1) / 2
-    longer = float(rank[of[a:]].sum()) - b * (b + 1) / 2 - a * b / 2
+    longer = float((less + up_to + 1).sum()) / 2 - b * (b + 1) / 2 - a * b / 2
     ties = float((length.astype(np.float64) ** 3 - length).sum())
     deviation = math.sqrt(max(a * b / 12 * (a + b + 1 - ties / ((a + b) * (a + b - 1))), 0.0))
     least = 1 / _ways(a, b)
