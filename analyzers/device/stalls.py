@@ -151,6 +151,9 @@ def _os_calls(trace: Trace, thread: int) -> Iterator[tuple[str, WaitKind, Interv
 
 PAUSE_NS = 1_000_000
 """Between steps Python makes a CUDA call every few microseconds to some hundred."""
+SHORT_STEP_FRAC, TIMES = 0.1, 20
+"""Of the median step, as of a server that decodes, and times as long as from one call to the next: a shorter
+pause counts in steps so short."""
 MIN_THREAD_FRAC = 0.01
 """Of the median step: what a blocked thread must cost in a pause to count."""
 MIN_POSITION_NS, MIN_POSITION_FRAC = 5_000_000, 0.1
@@ -172,8 +175,8 @@ class Stalls:
     thread: Intervals = EMPTY
     position: Intervals = EMPTY
     pauses: Intervals = EMPTY
-    """Every pause where steps meet in which the device idles for PAUSE_NS, whatever the host did in it; what
-    ranges name left out."""
+    """Every pause where steps meet in which the device idles for PAUSE_NS, or less in short steps, whatever
+    the host did in it; what ranges name left out."""
 
     @cached_property
     def both(self) -> Intervals:
@@ -207,7 +210,9 @@ def find_stalls(
     if not len(places):
         return NO_STALLS
     pauses = places - (calls | _named_otherwise(trace, known, threads, steps, places) | named)
-    long = _idle_ns(activity, pauses) >= PAUSE_NS
+    step_ns = float(np.median([s.duration_ns for s in window.step_list]))
+    shortest = max(SHORT_STEP_FRAC * step_ns, TIMES * float(np.median(np.diff(start))))
+    long = _idle_ns(activity, pauses) >= min(PAUSE_NS, shortest)
     pauses = Intervals(pauses.start_ns[long], pauses.end_ns[long])
     if not len(pauses):
         return NO_STALLS
@@ -216,7 +221,6 @@ def find_stalls(
     waits, unknown = _by_evidence(trace, known, pauses, thread, _operators(trace, threads, pauses))
     unknown = unknown - pauses_with_sent(trace, activity.device, pauses, len(window.step_list))
     found = Stalls(thread=waits, position=unknown, pauses=pauses)
-    step_ns = float(np.median([s.duration_ns for s in window.step_list]))
     return _judged(activity, steps, step_ns, calls, places, found)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from perfdoc.results.figures import brief, per_cent, significant
 from perfdoc.results.host import CallGroup, allocates
-from perfdoc.rules.engine.assumptions import FRAMEWORK, PYTORCH, TRAINING, Assumes
+from perfdoc.rules.engine.assumptions import FRAMEWORK, NO_ENGINE, PYTORCH, TRAINING, Assumes
 from perfdoc.rules.engine.gain import RankMeasurement, bounded, ceiling, predicted, time_share, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, on_some_rank
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
@@ -22,6 +22,10 @@ _SYNCHRONIZE = (
     "Take torch.cuda.synchronize() and event.synchronize() out of the loop; measure times with CUDA events."
 )
 _SELDOM = "Wait for values (block_until_ready, .numpy(), float()) every so many steps, not in each."
+_AHEAD = (
+    "Let the engine schedule the next iteration before this one's tokens are read: vLLM's async scheduling, "
+    "the overlap scheduler of SGLang and TensorRT-LLM."
+)
 _LATER = (
     "Launch the next work before waiting for this: copy results to pinned memory asynchronously, behind an "
     "event, and wait where they are used."
@@ -43,6 +47,7 @@ META = Meta(
     assumes=(
         Assumes(of=TRAINING, words=_READ, instead=_LATER),
         *(Assumes(of=FRAMEWORK, words=words) for words in (_MOVE, _SYNCHRONIZE)),
+        Assumes(of=NO_ENGINE, words=_SYNCHRONIZE, instead=_AHEAD),
         *(Assumes(of=PYTORCH, words=words, instead=_SELDOM) for words in (_READ, _SYNCHRONIZE)),
     ),
     for_servers=True,

@@ -167,3 +167,30 @@ def test_a_median_step_is_said_not_to_be_the_mean(tmp_path: Path) -> None:
             host.end(then_us=more_us if i in (2, 4, 6) else 0)
         (folder := tmp_path / name).mkdir()
         assert ("than is drawn" in render_html(host.said(folder))) == bool(more_us)
+
+
+def test_a_servers_pause_between_short_iterations_is_no_launching(tmp_path: Path) -> None:
+    """vLLM decodes in 3 ms and schedules for 900 us: graphs would launch sooner what is not yet known."""
+    host = Host(step="execute_context_0(0)_generation_32(32)")
+    for _ in range(20):
+        host.run(*[("void vllm::rms_norm_kernel<x>(y)", 5), (GEMM, 55), (SDPA, 30)] * 32)
+        host.end()
+        host.begun = host.cpu = host.cpu + 900 * US
+    said = host.said(tmp_path, kineto=True)
+    (rule,) = (rule for rule in said.rules if rule.code == "PD201")
+    assert "between iterations" in rule.remedy
+    assert "CUDA graphs" not in rule.remedy
+    split = said.ranks[0].host.idle_split
+    assert split.between_steps_ns == pytest.approx(19 * 902 * US, rel=0.05)
+
+
+def test_a_server_that_reads_its_tokens_is_told_to_schedule_ahead(tmp_path: Path) -> None:
+    """SGLang waits for each iteration and works 1.5 ms: its waits are not the user's."""
+    host = Host(step="x {}")
+    for _ in range(20):
+        host.run(*[("void sglang::fused_gate_kernel<x>(y)", 5), (GEMM, 55), (SDPA, 30)] * 32)
+        host.end(then_us=1_500)
+    (rule,) = (rule for rule in host.said(tmp_path, kineto=True).rules if rule.code == "PD208")
+    assert rule.state == "fires"
+    assert "overlap scheduler" in rule.remedy
+    assert "torch.cuda.synchronize" not in rule.remedy

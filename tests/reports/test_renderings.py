@@ -164,9 +164,7 @@ def test_every_bar_fills_100_per_cent_and_holds_its_ranks_figures(name: str) -> 
         assert sum(Decimal(e.attributes["width"].removesuffix("%")) for e in rects) == 100
         assert all(rect.text for rect in rects)  # a title to hover over
         if (rank := labelled.get(bar.attributes["aria-label"].split(":")[0])) is not None:
-            drawn: Counter[str] = (
-                Counter()
-            )  # of exposed PP the bubble is drawn apart, as in the bar of all ranks
+            drawn: Counter[str] = Counter()  # the bubble is drawn apart from exposed PP
             for e in rects:
                 drawn[e.attributes["data-leaf"]] += int(e.attributes["data-ns"])
             leaves = zip(LEAVES, leaf_values(rank.ledger_ns), strict=True)
