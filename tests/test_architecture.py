@@ -174,7 +174,7 @@ def test_files_stay_small() -> None:
 
 BUDGET = {
     # The layout of a job, each degree with what shows it; dimensions by what groups without names do.
-    "analyzers": 29_153,  # workers by name; sizes of launches; pauses; XLA's norms
+    "analyzers": 29_145,  # workers by name; sizes of launches; pauses; XLA's norms
     "knobs": 5_184,  # weights, one or a list; where a setting is written; versions that a file pins
     "profiling": 7_882,  # work in copies of the process; no end of a training; parts of chips
     "reports": 7_861,  # what a list says of its order and savings; all ranks first; uneven steps
