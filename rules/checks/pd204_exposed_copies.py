@@ -13,7 +13,7 @@ from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes, skips
 from perfdoc.rules.facts.capture import why_start_up_counts
-from perfdoc.rules.facts.loading import paused_in
+from perfdoc.rules.facts.loading import copy_in_turn, paused_in
 
 _OFTEN = " (offloaded state, metrics read each step)"
 _KEEP = f"Keep data on the device that is copied back and forth{_OFTEN}. "
@@ -65,6 +65,7 @@ _HALF = " The GEMMs run in FP32: if these are weights or activations, 16 bits ha
 _LESS = "Copy less, and overlap the rest"
 _FEW = " take longer than compute can hide: beyond the overlap only fewer bytes save time"
 _ON_DEVICE = "Remove copies on the device"
+_TURNS = "Ranks copy one after the other, and each waits while the others do"
 _DEVICE = (
     "Find what copies or clears whole tensors on the device (contiguous(), clone(), zero_grad without "
     "set_to_none): write results in place, or fuse the copy into the kernel that produces them."
@@ -94,6 +95,7 @@ def evaluate(case: Case) -> Verdict:
     advice = _fewer_layers(case) if with_host else []
     whole = bool(why_start_up_counts(case))
     return fires(
+        blames=_TURNS if copy_in_turn(case) else "",
         level="information" if whole and share < NO_STEPS_MIN_FRAC else "problem",
         reason=f"{_fast(kinds[0])}{_FEW}" if few else "the device copies while no kernel runs",
         action=_LESS if few else "" if with_host else _ON_DEVICE,

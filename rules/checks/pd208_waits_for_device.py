@@ -11,7 +11,7 @@ from perfdoc.rules.engine.needs import GPUS, WINDOW, on_some_rank
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES
 from perfdoc.rules.facts.graphs import launching_ns
-from perfdoc.rules.facts.loading import waits_elsewhere
+from perfdoc.rules.facts.loading import copy_in_turn, waits_elsewhere
 
 _READ = "Keep values on the device: read losses and metrics (.item(), .cpu()) every so many steps."
 _MOVE = (
@@ -79,6 +79,8 @@ def evaluate(case: Case) -> Verdict:
     if allocates([r.host for r in case.ranks], sum(r.ledger.idle.host for r in case.ranks))[0]:
         reason = "the host allocates or frees memory behind them: see PD201"
         return passes(evidence, reason, is_elsewhere=True)
+    if copy_in_turn(case):
+        return passes(evidence, "each waits while the others copy, in turn: see PD204", is_elsewhere=True)
     if waits_elsewhere(case):
         return passes(
             evidence, "the host waits for something else behind them, which may take as long without"

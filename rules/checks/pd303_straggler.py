@@ -15,8 +15,8 @@ from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import late_rank
 from perfdoc.rules.facts.capture import if_as_slow
-from perfdoc.rules.facts.culprit import AS_MUCH, cause_of, gain_of, is_as_much, leading, waits_in
-from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, late_hosts, look_at_gpu, who
+from perfdoc.rules.facts.culprit import AS_MUCH, cause_of, gain_of, is_as_much, leading
+from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, look_at_gpu, waits_for, who
 from perfdoc.rules.facts.degrees import PP
 from perfdoc.rules.facts.expert_balance import balance, capacity_words
 from perfdoc.rules.facts.late_work import (
@@ -201,7 +201,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         remedy=f"{how}." + (f" {note}." if note else ""),
         advice=advice,
         gain=if_as_slow(case, gain) if cause.kind == "late_host" else gain,
-        blames=_waits_or_does(case, cause) if _leads(case, cause, gain) else "",
+        blames=waits_for(case, cause) if _leads(case, cause, gain) else "",
         cause=cause,
     )
 
@@ -218,15 +218,6 @@ def _leads(case: Case, cause: WhatIfCause, gain: Gain) -> bool:
     if cause not in leading(case.what_if):
         return False
     return cause.kind != "late_host" or is_as_much(case, gain)
-
-
-def _waits_or_does(case: Case, cause: WhatIfCause) -> str:
-    """Of late hosts who waits for them, and where: that is what the bar shows."""
-    if cause.kind != "late_host":
-        return does(cause, case.what_if)
-    where = waits_in(case, cause)
-    waiting = "1 rank waits" if cause.peers == 1 else f"{cause.peers:,} ranks wait"
-    return f"{waiting}{f' in {where}' if where else ''} for {late_hosts(cause)}"
 
 
 def _named(case: Case, worst: Straggler, culprits: Sequence[Straggler]) -> list[Straggler]:

@@ -6,7 +6,8 @@ from perfdoc.results.figures import brief, per_cent, plural, significant
 from perfdoc.results.names import opening, shorten, within
 from perfdoc.results.replay import Prediction
 from perfdoc.results.what_if import WhatIfAnalysis, WhatIfCause
-from perfdoc.rules.facts.culprit import leading
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.culprit import is_as_late, leading, waits_in
 
 NEARLY_EVERY = 0.995
 """Of the steps."""
@@ -50,6 +51,16 @@ def why_blamed(found: WhatIfAnalysis, first: WhatIfCause | None, moved: Predicti
 def late_hosts(cause: WhatIfCause) -> str:
     """`ranks 0 and 6, launched late by their host processes`"""
     return f"{who(cause)}, launched late by {'its host process' if is_one(cause) else 'their host processes'}"
+
+
+def waits_for(case: Case, cause: WhatIfCause) -> str:
+    """What it does; of late hosts who waits for them, and where: that is what the bar shows."""
+    if cause.kind != "late_host":
+        return does(cause, case.what_if)
+    where = waits_in(case, cause)
+    waiting = "1 rank waits" if cause.peers == 1 else f"{cause.peers:,} ranks wait"
+    said = f"{waiting}{f' in {where}' if where else ''} for {late_hosts(cause)}"
+    return f"{said}; another host is as busy elsewhere in the step" if is_as_late(case, cause) else said
 
 
 LOOK_AT_HOST = (

@@ -95,6 +95,19 @@ def waits_elsewhere(case: Case) -> bool:
     return idle > 0 and (waiting >= most or (awaiting >= most and bool(awaits_batch(case))))
 
 
+def copy_in_turn(case: Case) -> bool:
+    """Whether each rank's host holds its device up for about as long as the others copy, all of them
+    together: one copies while the others wait for it, of several one after the other."""
+    copied = [rank.ledger.exposed_memcpy for rank in case.ranks]
+    held = [rank.ledger.idle.host for rank in case.ranks]
+    apart = [abs(ns - (sum(copied) - own)) for ns, own in zip(held, copied, strict=True)]
+    return len(copied) > 1 and min(copied) > 0 and max(apart) <= _IN_TURN * min(held)
+
+
+_IN_TURN = 0.1
+"""Of what a host holds up, that its idle time may differ."""
+
+
 def offloads(case: Case) -> bool:
     """Whether most pauses of the host are where it may work on what steps sent it."""
     silent = sum(awaiting_ns(rank) + between_steps_ns(rank) for rank in case.ranks)

@@ -1,6 +1,8 @@
 """A rank whose host pauses now and then, while all others wait for it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+
+import numpy as np
 
 from perfdoc.records import dataclass
 from perfdoc.results.waits import LATE_WORDS, LateCause, waits_by_schedule
@@ -19,6 +21,8 @@ class Pausing:
     names: list[str]
     wait_frac: float
     cause: LateCause
+    at_once: bool = True
+    """Whether they do in the same steps."""
 
     @property
     def who(self) -> str:
@@ -29,7 +33,8 @@ class Pausing:
     @property
     def does(self) -> str:
         """Behind it."""
-        return f"which {LATE_WORDS[self.cause]}" if self.is_one else "whose hosts pause together"
+        together = f"whose hosts pause {'together' if self.at_once else 'in different steps'}"
+        return f"which {LATE_WORDS[self.cause]}" if self.is_one else together
 
     @property
     def cure(self) -> str:
@@ -62,8 +67,20 @@ def in_pauses(case: Case) -> Pausing | None:
     names = [name for name in idle if name in named or idle[name] >= least > 0]
     gain = most_waited(case, names, on_hosts=False)
     lost = None if gain is None else case.share_of_unit(gain.size_ms)
-    enough = (lost or 0.0) >= LEADS_FRAC
-    return Pausing(names=names, wait_frac=wait_frac, cause=hosts[0].cause) if enough else None
+    if (lost or 0.0) < LEADS_FRAC:
+        return None
+    at_once = _in_same_steps(
+        [r for r, name in zip(case.ranks, case.job.labels, strict=False) if name in names]
+    )
+    return Pausing(names=names, wait_frac=wait_frac, cause=hosts[0].cause, at_once=at_once)
+
+
+def _in_same_steps(ranks: Sequence[RankMeasurement]) -> bool:
+    """Whether what the host loses of each one lies in steps in which the others lose as much."""
+    lost = [r.step_ledgers.leaf_ns["idle.host"] for r in ranks if r.step_ledgers.state == "measured"]
+    if len(lost) < 2 or len({len(each) for each in lost}) > 1:
+        return True
+    return float(np.min(lost, axis=0).sum()) >= (1 - _AS_LONG) * float(np.mean(lost, axis=0).sum())
 
 
 def _silent_ns(rank: RankMeasurement) -> int:

@@ -9,8 +9,10 @@ import pytest
 
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.measuring import analysed
+from perfdoc.results import Diagnosis
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.kineto import write_kineto
+from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
 from tests.diagnose.test_not_training import said_of, words_of
 from tests.rules.cases import case_of, result
@@ -163,3 +165,50 @@ def test_a_python_function_says_what_the_host_does(tmp_path: Path) -> None:
     said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
     assert f"once a step, in `{LOG}`" in said.verdict
     assert f"See what `{LOG}` does" in words_of(said)
+
+
+@pytest.mark.parametrize("who", [(0,), (0, 3), (0, 1, 2, 3)])
+def test_pauses_that_waits_hide_are_no_part_of_what_one_host_saves(
+    who: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Four ranks of five pieces of 2 ms with an all-reduce behind each. In a step hosts pause once, each for
+    6 ms in another piece: the first one's is what the others wait for, meanwhile they pause too. Launches are
+    3 ms ahead in the second piece, so that 3 ms show."""
+
+    def told(late: tuple[int, ...], folder: Path) -> tuple[Diagnosis, float]:
+        builders = [TimelineBuilder() for _ in range(4)]
+        works = [(p.thread(), p.device()) for p in (b.process(pid=100 + i) for i, b in enumerate(builders))]
+        at = 1_000 * US
+        for step in range(8):
+            free, call = [at + 10 * US] * 4, [at] * 4
+            for piece in range(5):
+                for rank, (thread, device) in enumerate(works):
+                    for half in range(2):
+                        pauses = rank in late and (piece, half) == (1 + rank, 1)
+                        call[rank] += (6_000 if pauses else 50) * US
+                        begin = max(free[rank], call[rank] + 5 * US)
+                        free[rank] = begin + 1_000 * US
+                        launch = (thread, call[rank], call[rank] + 3 * US)
+                        device.kernel(GEMM, begin, free[rank], launch=launch)
+                end = max(free) + 100 * US
+                for rank, (thread, device) in enumerate(works):
+                    call[rank] += 10 * US
+                    launch = (thread, call[rank], call[rank] + 3 * US)
+                    device.kernel(ALL_REDUCE, free[rank], end, stream=20, launch=launch)
+                free = [end] * 4
+            for rank, (thread, _) in enumerate(works):
+                thread.api("cudaStreamSynchronize", call[rank] + 5 * US, free[0] + 2 * US)
+                thread.range(f"step {step}", at, free[0] + 4 * US)
+            at = free[0] + 10 * US
+        paths = [write_nsys_sqlite(b.build(), folder / f"{i}.sqlite") for i, b in enumerate(builders)]
+        return analysed(AnalysisRequest(captures=tuple(paths), jobs=1)).diagnosis, at / 8e6
+
+    said, step_ms = told(who, tmp_path)
+    saved = step_ms - told(tuple(rank for rank in who if rank), tmp_path / "one")[1]
+    gain = next(rule.gain for rule in said.rules if rule.code == "PD303")
+    assert gain is not None
+    assert (
+        gain.low_ms <= saved <= step_ms - told((), tmp_path / "none")[1] + 0.01 <= (gain.high_ms or 0) * 1.01
+    )
+    assert said.verdict.endswith("of the 13.6 ms step.")
+    assert ("as busy elsewhere" in said.verdict) == (gain.mid_ms is None) == (len(who) > 1)

@@ -194,3 +194,4 @@ def test_copies_in_turn_cost_what_all_of_them_take(tmp_path: Path) -> None:
     assert found.gain is not None
     assert found.gain.high_ms is not None
     assert 19.9 <= found.gain.high_ms <= 21
+    assert found.blames.startswith("Ranks copy one after the other")
