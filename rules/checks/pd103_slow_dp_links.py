@@ -7,16 +7,19 @@ from dataclasses import replace
 from perfdoc.analyzers.memory.formula import states_bytes
 from perfdoc.results.figures import gib, per_cent, significant
 from perfdoc.rules.engine.advise import Advice, advise
-from perfdoc.rules.engine.gain import predicted
+from perfdoc.rules.engine.gain import predicted, upper_bound
 from perfdoc.rules.engine.needs import GPUS, WINDOW
-from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes, skips
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, informs, passes, skips
+from perfdoc.rules.facts.culprit_words import MAX_NAMED
 from perfdoc.rules.facts.degrees import degrees_of, has_experts
 from perfdoc.rules.facts.exposed import (
     Link,
     ceiling_of_transfer,
     communication,
+    exposed_ns,
     judged,
     reached_gbps,
+    slow_transfers,
     usual_link,
 )
 from perfdoc.rules.facts.gradient_sums import summing_ranks
@@ -47,6 +50,8 @@ SMALL_FRAC = 0.25
 small."""
 RING_RANKS = 16
 """Smaller groups gain little from a hierarchical reduction or padded buckets."""
+_LINKS = "Check the links of the ranks whose transfers take longer"
+_MOST = "all exposed DP communication of the rank that has most"
 _UNKNOWN_LINK = "the bandwidth of the links between these ranks is not known (GPU, layout, or expert groups)"
 
 
@@ -56,6 +61,25 @@ def evaluate(case: Case) -> Verdict:
     nothing, evidence = judged(case, "dp")
     if nothing is not None:
         return nothing
+    slow, times = slow_transfers(case, "dp")
+    if slow:
+        # The ranks of the other groups may idle for them, or run ahead: what these wait for is no bound.
+        piped = case.job.may_be_piped or (case.job.stages or 1) > 1
+        ms = max((exposed_ns("dp")(r) / max(r.window.steps, 1) / 1e6 for r in case.ranks), default=None)
+        who = f"{', '.join(slow[:MAX_NAMED])}{f' and {len(slow) - MAX_NAMED} more' * (len(slow) > MAX_NAMED)}"
+        said = (
+            f"DP transfers of {who} take {significant(times)} times as long as the others', for as many bytes"
+        )
+        return fires(
+            action=_LINKS,
+            blames=said,
+            reason=said,
+            evidence=evidence,
+            remedy="Check NIC, cable, switch port and the interface that NCCL takes on these ranks.",
+            gain=None if piped or ms is None else upper_bound(ms, _MOST),
+            verify="Run again: the transfers of all ranks take as long, in the table of waits by rank.",
+            false_alarm="Groups of which some lie within a server and others do not.",
+        )
     ranks, tp = summing_ranks(case), case.degree("tensor_model_parallel_size")
     dense = has_experts(case) is False or case.degree("expert_model_parallel_size") == 1
     link = None if ranks is None or tp is None or not dense or ranks < 2 else usual_link(case, ranks, tp)

@@ -201,6 +201,30 @@ def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:
     return None, evidence
 
 
+def slow_transfers(case: Case, dimension: str) -> tuple[list[str], float]:
+    """(Few ranks whose transfers take `SLOW_TIMES` as long as the others', for as many operations and bytes,
+    waiting left out; how many times); nobody where that is not known of all ranks, or they scatter."""
+    nobody: tuple[list[str], float] = [], 1.0
+    found = {w.name: w for w in case.job.skew.waits if w.dimension == dimension and w.transfer_ns > 0}
+    alike = {
+        (found[label].collectives, sum(x.count for x in rows), sum(x.bytes or -1 for x in rows))
+        for rank, label in zip(case.ranks, case.job.labels, strict=True)
+        if label in found and (rows := [x for x in rank.communication if x.dimension == dimension])
+    }
+    known = all(size > 0 for *_, size in alike) and not any(g.missing for g in case.job.matches.groups)
+    if len(found) < max(len(case.ranks), 2 * FEWEST_SLOW) or len(alike) != 1 or not known:
+        return nobody
+    took = sorted(w.transfer_ns for w in found.values())
+    usual = took[(len(took) - 1) // 2]
+    least = SLOW_TIMES * usual
+    slow = [name for name in case.job.labels if name in found and found[name].transfer_ns >= least]
+    if not FEWEST_SLOW <= len(slow) < len(took) or took[-len(slow) - 1] > ALIKE_TIMES * took[0]:
+        return nobody
+    return slow, took[-len(slow)] / usual
+
+
+SLOW_TIMES, ALIKE_TIMES, FEWEST_SLOW = 2.0, 1.25, 2
+"""As long as the others; the longest of these over the shortest; ranks: a transfer has two ends."""
 QUEUES = "without_queueing_tp"
 """The replay in which no TP collective is queued behind a kernel launched after it."""
 LITTLE_HIDDEN_FRAC = 0.10

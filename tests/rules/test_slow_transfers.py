@@ -1,0 +1,56 @@
+"""Ranks whose transfers take longer than the others' for as many bytes are named (PD103)."""
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.rules.engine.case import Case
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.events import NcclPayload
+from tests.captures.timeline import TimelineBuilder
+from tests.rules.cases import US, case_of, gain_of, result
+
+
+def two_groups(folder: Path, second_us: int, *, late_us: int = 0, second_bytes: int = 1 << 24) -> Case:
+    """Steps of four ranks, 600 us of compute, then an all-reduce of ranks 0 and 1, 100 us, and one of ranks 2
+    and 3. late_us: so much later is rank 3."""
+    builders = []
+    for rank in range(4):
+        builder = TimelineBuilder()
+        process = builder.process(pid=1000 + rank, rank=rank)
+        thread, device = process.thread(), process.device()
+        group = rank // 2
+        own = 600 + (late_us if rank == 3 else 0)
+        come, takes = 600 + group * late_us, second_us if group else 100
+        for step in range(6):
+            at = (1_000 + step * 2_000) * US
+            thread.range(f"perfdoc.step {step}", at, at + 2_000 * US)
+            device.kernel(GEMM, at + 10 * US, at + (10 + own) * US, launch=(thread, at, at + 3 * US))
+            thread.range("all-grads-sync", at + 4 * US, at + 9 * US)
+            payload = NcclPayload(
+                communicator=7 + group, bytes=second_bytes if group else 1 << 24, ranks=2, rank=rank % 2
+            )
+            thread.range("ncclAllReduce", at + 5 * US, at + 8 * US, domain="NCCL", payload=payload)
+            end = at + (20 + come + takes) * US
+            launch = (thread, at + 6 * US, at + 7 * US)
+            device.kernel(ALL_REDUCE, at + (20 + own) * US, end, stream=20, launch=launch)
+        builders.append(builder)
+    return case_of(folder, *builders)
+
+
+def test_the_group_with_the_slow_link_is_named(tmp_path: Path) -> None:
+    """500 us in place of 100: without that 400 less on two of the ranks, and so much a step at most."""
+    found = result("PD103", two_groups(tmp_path, 500))
+    assert "pid 1002, GPU 0, pid 1003 take 5 times as long" in found.blames
+    assert (gain_of(found).high_ms or 0) >= 0.4
+
+
+@pytest.mark.parametrize(
+    ("second_us", "late_us", "second_bytes"), [(100, 400, 1 << 24), (190, 0, 1 << 24), (500, 0, 1 << 26)]
+)
+def test_nobody_is_named_who_waits_or_sends_more(
+    second_us: int, late_us: int, second_bytes: int, tmp_path: Path
+) -> None:
+    """Half of the ranks are late, take less than twice as long, or send four times as many bytes."""
+    case = two_groups(tmp_path, second_us, late_us=late_us, second_bytes=second_bytes)
+    assert not result("PD103", case).blames
