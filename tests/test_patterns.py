@@ -55,16 +55,19 @@ def test_a_pattern_is_compiled_once_and_is_what_re_makes_of_it(monkeypatch: pyte
 
 _KNOWN = {("a+", 0): (32, b"\xff" * 8, 0, {}, (None,))}
 """A program that is none."""
+_OTHERS = {("a+", 0): patterns._parts("b+", 0)}
+"""One that does something else, as another Python's may."""
 
 
 @pytest.mark.parametrize(
-    ("mark", "kept"), [("3.9", _KNOWN), (None, _KNOWN), (None, [1, 2]), (None, {("a+", 0): ()})]
+    ("mark", "kept"), [("3.9", _OTHERS), (None, _KNOWN), (None, [1, 2]), (None, {("a+", 0): ()})]
 )
 def test_what_is_kept_of_another_python_or_is_damaged_does_not_count(
     place: Path, mark: str | None, kept: object
 ) -> None:
     patterns.kept.write(place, mark or patterns._MARK, kept)
     assert pattern_of("a+") == re.compile("a+")
+    assert pattern_of("a+").fullmatch("aa")
 
 
 def test_another_re_compiles_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,8 @@ def first_alike(texts: Sequence[str]) -> I64:
     found: list[int] = []
     for begin in range(0, len(texts), _AT_ONCE):
         forms = _without_numbers(texts[begin : begin + _AT_ONCE])
-        first = dict(zip(forms[::-1], range(begin, begin + len(forms))[::-1], strict=True)) | first
+        here = dict(zip(forms[::-1], range(begin, begin + len(forms))[::-1], strict=True))
+        first |= {form: i for form, i in here.items() if form not in first}
         found += map(first.__getitem__, forms)
     return np.array(found, np.int64)
 

@@ -32,8 +32,8 @@ class HuggingFaceCallback(Loop, TrainerCallback):  # type: ignore[misc]  # its l
     """The gradients are there, and clipped."""
     on_optimizer_step = told(lambda loop: loop.phase(None))
     """The parameters are updated."""
-    on_save = told(Loop.leaves)
-    on_train_end = told(Loop.ends)
+    on_save = told(lambda loop: loop.leaves())
+    on_train_end = told(lambda loop: loop.ends())
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training begins."""

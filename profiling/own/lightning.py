@@ -34,8 +34,8 @@ class LightningCallback(Loop, Callback):  # type: ignore[misc]  # its library ma
     on_before_optimizer_step = told(lambda loop: loop.phase(OPTIMIZER))
     """The gradients are about to be clipped and applied."""
     on_validation_start = told(lambda loop: loop.enters(EVALUATION))
-    on_validation_end = told(Loop.leaves)
-    on_train_end = on_exception = told(Loop.ends)
+    on_validation_end = told(lambda loop: loop.leaves())
+    on_train_end = on_exception = told(lambda loop: loop.ends())
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Training begins."""

@@ -108,10 +108,10 @@ def ranged(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 class BridgeCallback(Loop):
     """Marks steps, forward, backward, optimizer, evaluation; profiles `steps` (first, end) into `folder`."""
 
-    on_train_step_end = told(Loop.step_ends)
+    on_train_step_end = told(lambda loop: loop.step_ends())
     on_eval_start = told(lambda loop: loop.enters(EVALUATION))
-    on_eval_end = told(Loop.leaves)
-    on_train_end = told(Loop.ends)
+    on_eval_end = told(lambda loop: loop.leaves())
+    on_train_end = told(lambda loop: loop.ends())
 
     def on_train_start(self, context: Any) -> None:
         """Training begins."""

@@ -64,11 +64,11 @@ def main() -> None:
     raise_stopped()
     try:
         code = _run()
+        patterns.keep()
     except (Stopped, KeyboardInterrupt) as stop:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
         sys.stderr.write(f"perfdoc: {STOPS[number]}\n")
         code = 128 + number
-    patterns.keep()
     gc.freeze()  # what is left goes with the process: looking through it takes 0.05 s
     sys.exit(code)
 

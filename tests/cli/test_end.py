@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -71,3 +72,24 @@ def test_what_comes_after_the_command_comes(program: str) -> None:
 def test_what_cannot_be_written_at_the_end_is_an_error() -> None:
     returned, _, _ = ended("atexit.register(lambda: os.close(1))\ncommand()", "--version")
     assert returned == 2
+
+
+_KEEPS = """
+from perfdoc import patterns
+patterns._PLACE = __import__("pathlib").Path({place!r})
+patterns.pattern_of("(a|b)c" * 20)
+if {signalled}:
+    patterns.kept.write = lambda *_: os.kill(os.getpid(), 2)
+command()
+"""
+
+
+@pytest.mark.parametrize(("signalled", "code"), [(False, 0), (True, 130)])
+def test_patterns_are_kept_at_the_end_and_an_interrupt_there_is_one(
+    tmp_path: Path, signalled: bool, code: int
+) -> None:
+    place = tmp_path / "kept"
+    program = "sys.dont_write_bytecode = False" + _KEEPS.format(place=str(place), signalled=signalled)
+    returned, _, said = ended(program, "--version")
+    assert (returned, place.exists()) == (code, not signalled)
+    assert "Traceback" not in said

@@ -20,7 +20,7 @@ from perfdoc.reports.charts.looks import SHAPES, look_of
 from perfdoc.reports.charts.marks import longest_stretch, named_ranks
 from perfdoc.reports.charts.timeline import patches
 from perfdoc.reports.html import render_html
-from perfdoc.reports.inlined import of_bars
+from perfdoc.reports.inlined import _packed, of_bars
 from perfdoc.reports.view import HATCHES
 from perfdoc.results import Step, TimelineTrack, WorstInstance
 from perfdoc.results.figures import duration
@@ -116,6 +116,16 @@ def test_the_largest_modules_of_the_library_are_left_out_unless_they_hold_others
         + others
         + small
     )
+
+
+@pytest.mark.parametrize(
+    ("version", "cut"), [("3.0.1", True), ("4.1.1", True), ("4.2.0", False), ("40.1.0", False)]
+)
+def test_a_library_whose_charts_nobody_saw_stays_whole(version: str, *, cut: bool) -> None:
+    head = f"/**\n* plotly.js v{version}\n*/".encode()
+    text = head + b"});var b=W((f,$g)=>{" + b"x;" * 200_000 + b"$g.exports=2});"
+    packed, _ = _packed(text)
+    assert (len(zlib.decompress(base64.b64decode(packed))) < len(text)) is cut
 
 
 def test_without_a_timeline_its_script_is_not_there() -> None:

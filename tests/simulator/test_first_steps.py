@@ -43,6 +43,18 @@ def views(paths: Sequence[Path]) -> list[DeviceView]:
     return [v for path in paths for v in views_of(read_trace(path), planted_job(SLOW).facts())]
 
 
+def test_numba_is_told_of_five_runs_before_the_first(
+    views: list[DeviceView], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank as it is and with a few changes: five times its three columns of tasks and two of edges."""
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(unedited, "expect", lambda graph, runs: told.append((len(graph.duration_ns), runs)))
+    found = replay_and_keep(views[0])
+    assert found is not None
+    assert found.rebuilt is not None
+    assert told == [(len(found.rebuilt.start_ns), 5)]
+
+
 def limited(monkeypatch: pytest.MonkeyPatch, most: int, replayed: int) -> None:
     monkeypatch.setattr(unedited, "KEPT_TASKS_MAX", most)
     monkeypatch.setattr(module, "REPLAYED_TASKS", replayed)

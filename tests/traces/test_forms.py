@@ -20,6 +20,6 @@ def test_the_first_of_all_that_differ_in_numbers_stands_for_them(texts: list[str
 
 
 def test_many_texts_are_looked_at_in_parts_and_those_of_one_form_stay_together() -> None:
-    """Two forms in turn, 60,000 texts: more than are looked at together."""
-    texts = [f"aten::add, op_id = {i}" if i % 2 else f"step {i}" for i in range(60_000)]
-    assert first_alike(texts).tolist() == [0, 1] * 30_000
+    """Two forms in turn, 120,000 texts: three times as many as are looked at together. The last is new."""
+    texts = [f"aten::add, op_id = {i}" if i % 2 else f"step {i}" for i in range(120_000)]
+    assert first_alike([*texts, "last"]).tolist() == [*[0, 1] * 60_000, 120_000]

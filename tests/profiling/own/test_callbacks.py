@@ -115,6 +115,26 @@ def test_bridge_takes_the_callback_by_its_methods(
     assert (names["perfdoc.step 11"], names["perfdoc.optimizer"], names["perfdoc.step 12"]) == (1, 1, 0)
 
 
+def test_what_a_trainer_says_calls_what_a_class_makes_of_it() -> None:
+    """Both ends of a training and of what runs beside it, of a class that has its own."""
+    said: list[str] = []
+
+    class Follows(BridgeCallback):
+        def ends(self) -> None:
+            said.append("ends")
+
+        def leaves(self) -> None:
+            said.append("leaves")
+
+        def step_ends(self) -> None:
+            said.append("step ends")
+
+    callback = Follows()
+    for event in (callback.on_train_step_end, callback.on_eval_end, callback.on_train_end):
+        event(SimpleNamespace(), anything=1)
+    assert said == ["step ends", "leaves", "ends"]
+
+
 @pytest.mark.parametrize(("steps", "folder"), [((1, 2), None), (None, "x"), ((3, 3), "x"), ((-1, 2), "x")])
 def test_steps_and_folder_go_together(steps: tuple[int, int] | None, folder: str | None) -> None:
     with pytest.raises(ValueError, match="steps"):
