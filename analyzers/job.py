@@ -20,7 +20,6 @@ from perfdoc.analyzers.host.jitter import RankHostSteps, host_jitter
 from perfdoc.analyzers.kernel_class.number_format import captured_format
 from perfdoc.analyzers.layout.degrees import filled, find_degrees
 from perfdoc.analyzers.layout.job_uses import RankUses
-from perfdoc.analyzers.layout.together import ranks_together
 from perfdoc.analyzers.ledger.mfu import MfuRank, measure_mfu
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
@@ -52,6 +51,11 @@ from perfdoc.traces.table import among, median
 _LITTLE = 8
 """A stage computes so many times less before its input comes than between messages, or than the first stage
 does; no GPU is so much slower than another."""
+_LEAST_TOGETHER = 8
+"""Collectives from which on ends that coincide are no chance."""
+_TOGETHER_NS = 100_000
+_CLOSER_THAN_STARTS = 4
+"""Ranks of one collective begin it when they come and leave it together."""
 
 
 def check_distinct(captures: Sequence[CaptureMeasurement]) -> None:
@@ -278,3 +282,28 @@ def _may_be_piped(
     several = among(matches.operation, [i for i, o in enumerate(matches.operations) if o in words])
     together = matches.count[several & (matches.dimension == unknown) & (matches.count > 2)].sum()
     return 2 * int(together) < count
+
+
+def ranks_together(matches: Matches, calls: Sequence[CollectiveCalls]) -> int | None:
+    """How many ranks leave all of their collectives together, all that were captured; None where they do not,
+    or a capture tells its groups.
+
+    Each rank's clock may be off by a constant. Two groups of a job that do the same end at different times.
+    """
+    ranks = len(calls)
+    if ranks < 2 or any(c.groups for c in calls) or len(matches.members) != ranks:
+        return None
+    whole = np.flatnonzero((matches.count == ranks) & matches.is_synchronising)
+    if len(whole) < _LEAST_TOGETHER or len(whole) * 2 < len(matches):
+        return None
+    at = matches.first[whole][:, None] + np.arange(ranks)
+    member, row = matches.member[at], matches.row[at]
+    start, end = np.empty(at.shape), np.empty(at.shape)
+    for i, of_rank in enumerate(calls):
+        mine = member == i
+        start[mine], end[mine] = of_rank.start_ns[row[mine]], of_rank.end_ns[row[mine]]
+    apart = end - end[:, :1]
+    spread = np.ptp(apart - median(apart.T), axis=1)
+    of_starts = np.ptp(start - start[:, :1] - median(apart.T), axis=1)
+    close = float(median(spread))
+    return ranks if close <= min(_TOGETHER_NS, float(median(of_starts)) / _CLOSER_THAN_STARTS) else None
