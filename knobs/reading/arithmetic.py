@@ -1,13 +1,17 @@
-"""Sums of a shell script, by a parser of four operators: nothing is run."""
+"""Sums of a shell script, of four operators: nothing is run."""
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from operator import add, floordiv, mul, sub
+from typing import Any
 
 SUM = re.compile(r"\$\(\(([\w\s$*/+{}()-]{1,200})\)\)")
 _MAX_DIGITS = 18
 """Of a number that goes in or comes out: no setting has more."""
+_OPERATORS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: floordiv}
 _PART = re.compile(r"\d{1,12}|[A-Za-z_]\w*|[-+*/()]")
 
 
@@ -22,36 +26,18 @@ def computed(value: str, known: Mapping[str, str | None]) -> str:
     if len(tree) < len(texts):
         return value
     try:
-        number, rest = _sum(tree, 0)
-    except (IndexError, ValueError, ZeroDivisionError, RecursionError):
+        number = _value(ast.parse(" ".join(tree), mode="eval").body)
+    except (SyntaxError, AttributeError, KeyError, ZeroDivisionError, RecursionError):
         return value
-    return str(number) if rest == len(tree) and abs(number) < 10**_MAX_DIGITS else value
+    return str(number) if abs(number) < 10**_MAX_DIGITS else value
 
 
 def _is_number(text: str) -> bool:
     return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
-def _sum(parts: Sequence[str], position: int) -> tuple[int, int]:
-    total, position = _product(parts, position)
-    while position < len(parts) and parts[position] in "+-":
-        more, after = _product(parts, position + 1)
-        total, position = (total + more if parts[position] == "+" else total - more), after
-    return total, position
-
-
-def _product(parts: Sequence[str], position: int) -> tuple[int, int]:
-    total, position = _factor(parts, position)
-    while position < len(parts) and parts[position] in "*/":
-        more, after = _factor(parts, position + 1)
-        total, position = (total * more if parts[position] == "*" else total // more), after
-    return total, position
-
-
-def _factor(parts: Sequence[str], position: int) -> tuple[int, int]:
-    if parts[position] != "(":
-        return int(parts[position]), position + 1
-    total, position = _sum(parts, position + 1)
-    if parts[position] != ")":
-        raise ValueError("a bracket is open")
-    return total, position + 1
+def _value(node: Any) -> int:
+    """Of whole numbers and the four operators; AttributeError or KeyError where there is anything else."""
+    if isinstance(node, ast.Constant):
+        return int(node.value)
+    return int(_OPERATORS[type(node.op)](_value(node.left), _value(node.right)))
