@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping, Sequence
+from operator import add, floordiv, mul, sub
+from typing import Any
 
-from perfdoc.knobs.reading.arithmetic import SUM, computed
 from perfdoc.knobs.reading.shell_words import Word
 
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 _MAX_EXPANDED = 4096
-
-
+_SUM = re.compile(r"\$\(\(([\w\s$*/+{}()-]{1,200})\)\)")
+_MAX_DIGITS = 18
+"""Of a number that goes in or comes out: no setting has more."""
+_OPERATORS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: floordiv}
+_PART = re.compile(r"\d{1,12}|[A-Za-z_]\w*|[-+*/()]")
 _GIVEN = re.compile(r"\$\{(\w+):?=([^${}]*)\}")
-
-
 _ASKED = re.compile(
     r"^#SBATCH[ \t]+(?:--(nodes|gpus-per-node|gres)[= ]|-(N)[ \t]*)"
     r"(?:gpu:)?(?:[a-zA-Z]\w{0,40}:)?(\d{1,6})(?!\S)",
@@ -88,6 +91,34 @@ def expanded(word: Word, variables: dict[str, str]) -> Word:
     text = word.text or ""
     if "$" not in text or len(text) > _MAX_EXPANDED:
         return word
-    text = SUM.sub(lambda m: computed(m.group(), variables), text)
+    text = _SUM.sub(lambda m: computed(m.group(), variables), text)
     filled, written = _filled(text, variables), _filled(word.written, variables)
     return Word(filled[: 4 * _MAX_EXPANDED], word.line, written[: 4 * _MAX_EXPANDED])
+
+
+def computed(value: str, known: Mapping[str, str | None]) -> str:
+    """`$((1024 * n))` as a number, where all in it is known; as it is otherwise."""
+    whole = _SUM.fullmatch(value)
+    if whole is None:
+        return value
+    parts = _PART.findall(re.sub(r"[${}]", " ", whole[1]))
+    texts = [part if not part[:1].isalpha() and part[:1] != "_" else known.get(part) for part in parts]
+    tree = [text for text in texts if text and (text in "+-*/()" or _is_number(text))]
+    if len(tree) < len(texts):
+        return value
+    try:
+        number = _value(ast.parse(" ".join(tree), mode="eval").body)
+    except (SyntaxError, AttributeError, KeyError, ZeroDivisionError, RecursionError):
+        return value
+    return str(number) if abs(number) < 10**_MAX_DIGITS else value
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MAX_DIGITS
+
+
+def _value(node: Any) -> int:
+    """Of whole numbers and the four operators; AttributeError or KeyError where there is anything else."""
+    if isinstance(node, ast.Constant):
+        return int(str(node.value))
+    return int(_OPERATORS[type(node.op)](_value(node.left), _value(node.right)))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from perfdoc.knobs.lint.text import lint
-from perfdoc.knobs.reading.arithmetic import computed
 from perfdoc.knobs.reading.entry import MAX_BYTES, NotAConfigurationError
 from perfdoc.knobs.reading.file import read_entries, read_text, syntax_of, takes_more
 from perfdoc.knobs.reading.python_text import python_entries
+from perfdoc.knobs.reading.shell_variables import computed
 from perfdoc.knobs.settings import MAX_SCOPES, read_configuration
 from perfdoc.knobs.values import OPAQUE
 
