@@ -27,6 +27,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
+from perfdoc.analyzers.device.frameworks import program_of
 from perfdoc.analyzers.device.offload import pauses_with_sent
 from perfdoc.analyzers.device.range_names import KnownRanges
 from perfdoc.analyzers.device.window import StepRanges
@@ -216,6 +217,8 @@ def find_stalls(
     pauses = Intervals(pauses.start_ns[long], pauses.end_ns[long])
     if not len(pauses):
         return NO_STALLS
+    if program_of(trace).serves:  # it waits for requests, or schedules: no loader feeds it
+        return Stalls(pauses=pauses)
     following = np.minimum(np.searchsorted(start, pauses.end_ns, "left"), len(start) - 1)
     thread = trace.api_calls.thread[rows[following]].astype(np.int64)
     waits, unknown = _by_evidence(trace, known, pauses, thread, _operators(trace, threads, pauses))

@@ -169,19 +169,22 @@ def test_a_median_step_is_said_not_to_be_the_mean(tmp_path: Path) -> None:
         assert ("than is drawn" in render_html(host.said(folder))) == bool(more_us)
 
 
-def test_a_servers_pause_between_short_iterations_is_no_launching(tmp_path: Path) -> None:
-    """vLLM decodes in 3 ms and schedules for 900 us: graphs would launch sooner what is not yet known."""
+@pytest.mark.parametrize("pause_us", [900, 6_000])
+def test_a_servers_pause_between_short_iterations_is_no_launching(pause_us: int, tmp_path: Path) -> None:
+    """vLLM decodes in 3 ms and schedules for 900 us: graphs would launch sooner what is not yet known. For
+    6 ms: no loader feeds it either."""
     host = Host(step="execute_context_0(0)_generation_32(32)")
     for _ in range(20):
         host.run(*[("void vllm::rms_norm_kernel<x>(y)", 5), (GEMM, 55), (SDPA, 30)] * 32)
         host.end()
-        host.begun = host.cpu = host.cpu + 900 * US
+        host.begun = host.cpu = host.cpu + pause_us * US
     said = host.said(tmp_path, kineto=True)
     (rule,) = (rule for rule in said.rules if rule.code == "PD201")
     assert "between iterations" in rule.remedy
     assert "CUDA graphs" not in rule.remedy
     split = said.ranks[0].host.idle_split
-    assert split.between_steps_ns == pytest.approx(19 * 902 * US, rel=0.05)
+    assert split.between_steps_ns == pytest.approx(19 * (pause_us + 2) * US, rel=0.05)
+    assert said.ranks[0].ledger_ns.idle.data == 0
 
 
 def test_a_server_that_reads_its_tokens_is_told_to_schedule_ahead(tmp_path: Path) -> None:
