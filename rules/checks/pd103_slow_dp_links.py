@@ -10,6 +10,7 @@ from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.gain import predicted, upper_bound
 from perfdoc.rules.engine.needs import GPUS, WINDOW
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, informs, passes, skips
+from perfdoc.rules.facts.culprit import is_as_much
 from perfdoc.rules.facts.culprit_words import MAX_NAMED
 from perfdoc.rules.facts.degrees import degrees_of, has_experts
 from perfdoc.rules.facts.exposed import (
@@ -62,21 +63,25 @@ def evaluate(case: Case) -> Verdict:
     if nothing is not None:
         return nothing
     slow, times = slow_transfers(case, "dp")
-    if slow:
+    links = [cause.kinds_of_wait for cause in case.what_if.causes if cause.kind == "slow_link"]
+    if slow and all("messages" in kinds for kinds in links):  # else PD303 has it, by what it costs
         # The ranks of the other groups may idle for them, or run ahead: what these wait for is no bound.
         piped = case.job.may_be_piped or (case.job.stages or 1) > 1
         ms = max((exposed_ns("dp")(r) / max(r.window.steps, 1) / 1e6 for r in case.ranks), default=None)
-        who = f"{', '.join(slow[:MAX_NAMED])}{f' and {len(slow) - MAX_NAMED} more' * (len(slow) > MAX_NAMED)}"
+        gain = None if piped or ms is None else upper_bound(ms, _MOST)
+        more = [f"{len(slow) - MAX_NAMED} more"] * (len(slow) > MAX_NAMED)
+        who = " and ".join([*slow[:MAX_NAMED], *more])
         said = (
             f"DP transfers of {who} take {significant(times)} times as long as the others', for as many bytes"
         )
         return fires(
             action=_LINKS,
-            blames=said,
+            blames=said if is_as_much(case, gain) else "",
             reason=said,
             evidence=evidence,
-            remedy="Check NIC, cable, switch port and the interface that NCCL takes on these ranks.",
-            gain=None if piped or ms is None else upper_bound(ms, _MOST),
+            remedy="Where their groups alone span servers, place ranks so that none does. Else "
+            "check NIC, cable, switch port and the interface that NCCL takes (NCCL_DEBUG=INFO logs it).",
+            gain=gain,
             verify="Run again: the transfers of all ranks take as long, in the table of waits by rank.",
             false_alarm="Groups of which some lie within a server and others do not.",
         )
