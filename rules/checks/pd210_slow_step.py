@@ -2,7 +2,7 @@
 batch that came late, a device that slowed down. Means over steps hide it."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from types import MappingProxyType
 
 import numpy as np
@@ -42,7 +42,7 @@ _GROWS: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 """By leaf of the ledger what the step has more of, and where to look."""
-_REGULAR = 3
+_REGULAR, _BY_ALL = 3, ("compute", "exposed_comm")
 _FEWEST, LATER_TIMES, _COMPUTES_FRAC, _OTHER_FRAC = 3, 1.15, 0.8, 0.01
 """Steps on either side of a lasting change; times as long as any before each is; of it, in computing; of the
 kernels a step, so many more or fewer are other work."""
@@ -56,37 +56,39 @@ _LOOK = "Look at that step on the timeline, and at what else used its network an
 
 def evaluate(case: Case) -> Verdict:
     """Fires if steps far above the median (5 scaled MADs), `MAX_SLOW_FRAC` of all at most, cost 3 % of the
-    window; as information where it is the first step alone, in which profilers and caches start. And if from
+    window; as information where it is the first ones alone, in which profilers and caches start. And if from
     one step on all compute longer than any before."""
     usual, slow = given(case.job.step_times.analysed), _slow(case)
+    first = _first(case, slow)
     mean_ns = usual.mean_ns or usual.median_ns
     if (later := _later(case)) and mean_ns - later[1] >= LEADS_FRAC * mean_ns:
         return _told_later(*later, mean_ns)
     others_ns, like = _others(usual, slow)
-    more_ns = max(mean_ns - others_ns, 0) if slow else 0
+    warming_ns = sum(o.excess_ns for o in first) // max(usual.count, 1) if len(first) < len(slow) else 0
+    more_ns = max(mean_ns - others_ns - warming_ns, 0) if slow else 0
     cost = more_ns / mean_ns if mean_ns else 0.0
     evidence = [("steps far above the median", f"{len(slow)} of {usual.count}")]
-    if len(slow) > max(1, usual.count * MAX_SLOW_FRAC) and not _one_thing(case, slow):
+    rest = [o for o in slow if o not in first]
+    if rest and len(slow) > max(1, usual.count * MAX_SLOW_FRAC) and not _one_thing(case, slow):
         return passes(evidence, "they are too many to be exceptions")
     if cost < FIRES_FRAC:
         return passes(evidence)
-    worst = max(slow, key=lambda o: o.excess_ns)
-    is_first = len(slow) == 1 and worst.step in [r.window.step_list[0].name for r in case.ranks]
-    often = _every(case, slow)
-    said = _said(worst, like, len(slow) - 1, len(case.ranks), often)
+    told = rest or slow
+    worst = max(told, key=lambda o: o.excess_ns)
+    often = _every(case, told)
+    said = _said(worst, like, len(told) - 1, len(case.ranks), often)
     _, look = _GROWS.get(worst.leaf or "", ("", _LOOK))
     if worst.leaf == "idle.host" and (following := _following(case, worst)):
         look += f", or at the beginning of {shorten(following, 48)}, whose first kernel ends the wait"
     if worst.leaf == "idle.host" and (where := paused_in(case, worst.step)):
         look = f"See what {where} does: that step's longest wait lies in that range"
-    by_design = often > 0 and worst.leaf == "compute" and all(o.grew_on == len(case.ranks) for o in slow)
+    by_design = often > 0 and _by_all(case, told)
+    leads = len(rest) > 0 and not by_design
     if by_design:
         look = _BY_DESIGN.format(often)
     return fires(
-        level="information" if is_first or by_design else "problem",
-        blames=(opening(said) if often else said)
-        if cost >= LEADS_FRAC and not (is_first or by_design)
-        else "",
+        level="problem" if leads else "information",
+        blames=(opening(said) if often else said) if leads and cost >= LEADS_FRAC else "",
         reason=said,
         evidence=[
             *evidence,
@@ -97,7 +99,7 @@ def evaluate(case: Case) -> Verdict:
         gain=None
         if by_design
         # The mean of the others may be below the median.
-        else upper_bound((mean_ns - usual.min_ns) / 1e6, "every step as short as the shortest"),
+        else upper_bound((mean_ns - usual.min_ns - warming_ns) / 1e6, "every step as short as the shortest"),
         verify="Capture as many steps again: none is far above the median.",
         false_alarm="A step that does more by design: it evaluates, saves or logs, every so many steps.",
     )
@@ -141,19 +143,35 @@ def _told_later(step: str, before_ns: float, after_ns: float, more: float, mean_
 
 
 def _every(case: Case, slow: Sequence[OutlierStep]) -> int:
-    """Of how many steps one is slow, where all of three and more come as regularly; else 0."""
+    """Of how many steps one is slow, where all come as regularly: three and more, or two in which all ranks
+    compute or reduce; else 0."""
     names = max(([s.name for s in rank.window.step_list] for rank in case.ranks), key=len, default=[])
     at = sorted({names.index(o.step) for o in slow if o.step in names})
     apart = {later - earlier for earlier, later in pairwise(at)}
-    if len(at) < len({o.step for o in slow}) or len(at) < _REGULAR or len(apart) > 1:
+    if len(at) < len({o.step for o in slow}) or len(at) < _REGULAR - _by_all(case, slow) or len(apart) != 1:
         return 0
     every = apart.pop()
     return every if at[0] < every and at[-1] >= len(names) - 1 - every else 0
 
 
+def _by_all(case: Case, slow: Sequence[OutlierStep]) -> bool:
+    """Whether all ranks compute or reduce in them, as they do where gradients are accumulated."""
+    return all(o.grew_on == len(case.ranks) and (o.leaf or "").startswith(_BY_ALL) for o in slow)
+
+
+def _first(case: Case, slow: Sequence[OutlierStep]) -> list[OutlierStep]:
+    """Those that a rank's window begins with: profilers and caches start in them. None where the first one
+    comes back as regularly as the others."""
+    found: set[str] = set()
+    for rank in case.ranks:
+        names = [step.name for step in rank.window.step_list]
+        found |= set(takewhile({o.step for o in slow}.__contains__, names))
+    return [o for o in slow if o.step in found and not _every(case, slow)]
+
+
 def _one_thing(case: Case, slow: Sequence[OutlierStep]) -> bool:
-    """Whether few enough steps are longer than any other by far, by what one rank or all ranks do in them:
-    batches that are long are so on some."""
+    """Whether few enough steps are longer than any other by far, by what one rank or all ranks do in them.
+    Computing and reducing are none: batches are long, gradients are accumulated."""
     if len(slow) > MOST_FRAC * given(case.job.step_times.analysed).count:
         return False
     labels = {o.label for o in slow}
@@ -162,10 +180,9 @@ def _one_thing(case: Case, slow: Sequence[OutlierStep]) -> bool:
         if label in labels and (len(took) <= len(slow) or took[len(slow) - 1] < BY_FAR * took[len(slow)]):
             return False
     alone = {o.label for o in slow if o.grew_on < len(case.ranks)}
-    computing = any(o.leaf == "compute" for o in slow)
-    if (computing and alone) or _every(case, slow):  # batches; what other rules tell of, or is by design
+    if _every(case, slow):  # what other rules tell of
         return False
-    return None not in {o.leaf for o in slow} and len(alone) <= 1
+    return len(alone) <= 1 and not any((o.leaf or "compute").startswith(_BY_ALL) for o in slow)
 
 
 def _following(case: Case, slow: OutlierStep) -> str:
