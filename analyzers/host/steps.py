@@ -141,6 +141,8 @@ class HostSteps(Measured):
     """The steps of one rank's window on its host, in order."""
 
     steps: Sequence[HostStep] = ()
+    dry_ns: int = 0
+    """In all, how long the device would lack compute while its host works, did it never wait for others."""
 
 
 def host_steps(view: DeviceView, calls: HostCalls | None, *, gc_known: bool) -> HostSteps:
@@ -155,7 +157,8 @@ def host_steps(view: DeviceView, calls: HostCalls | None, *, gc_known: bool) -> 
         return HostSteps.missing(*(missing or ("The capture has no CUDA API calls.", "")))
     kept = view.window.step_list[:MAX_STEPS]
     start, end = view.step_ranges.start_ns[:MAX_STEPS], view.step_ranges.end_ns[:MAX_STEPS]
-    waiting = _waits(view, calls).covered_within(start, end)
+    waits = _waits(view, calls)
+    waiting = waits.covered_within(start, end)
     ranges = view.trace.ranges
     gc = pause_rows(view, view.known.gc, view.trace.threads_of(view.device.process))
     gc_ns = union(ranges.start_ns[gc], ranges.end_ns[gc]).covered_within(start, end)
@@ -166,7 +169,23 @@ def host_steps(view: DeviceView, calls: HostCalls | None, *, gc_known: bool) -> 
             HostStep(name=s.name, host_ns=h, waiting_ns=w, gc_ns=g if gc_known else None)
             for s, h, w, g in zip(kept, *columns, strict=True)
         ],
+        dry_ns=_dry_ns(view, union(start, end) - waits),
     )
+
+
+def _dry_ns(view: DeviceView, works: Intervals) -> int:
+    """works: the host's stretches between waits; each begins with a device that has nothing to do."""
+    ran = view.activity
+    rows = np.flatnonzero(ran.is_compute & (ran.launch_start_ns >= 0))
+    reach = np.maximum.accumulate(ran.end_ns[rows])
+    own = np.maximum(ran.end_ns[rows] - np.maximum(ran.start_ns[rows], np.append(0, reach)[:-1]), 0)
+    order = np.argsort(ran.launch_start_ns[rows], kind="stable")
+    launched, given = ran.launch_start_ns[rows][order], np.append(0, np.cumsum(own[order]))
+    at = np.sort(np.concatenate((launched, works.start_ns, works.end_ns)), kind="stable")
+    dry = np.append(at - given[np.searchsorted(launched, at, "left")], 0)
+    ends = (np.searchsorted(at, works.start_ns, "left"), np.searchsorted(at, works.end_ns, "right"))
+    first = np.column_stack(ends).ravel()
+    return int((np.maximum.reduceat(dry, first)[::2] - dry[ends[0]]).sum()) if len(first) else 0
 
 
 def _waits(view: DeviceView, calls: HostCalls | None) -> Intervals:

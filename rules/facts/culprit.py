@@ -90,10 +90,8 @@ def gain_of(case: Case, cause: WhatIfCause) -> Gain:
         low = mid = max(0, case.what_if.step_ns - cause.even_ns)
         high = max(high, cause.saved_ns)
         said += "; layers moved, at most all of the excess gone"
-    ahead = _host_ahead_ns(case, cause)
     if is_as_late(case, cause):
         return upper_bound(high / 1e6, "every host without what it does then, which its waits may hide")
-    low = low if ahead is None else min(low, ahead)
     hidden = _garbage_collection_ns(case, cause)
     low -= hidden
     said += "; garbage collection that its wait hides may show then" if hidden else ""
@@ -107,24 +105,22 @@ def gain_of(case: Case, cause: WhatIfCause) -> Gain:
 
 
 def is_as_late(case: Case, cause: WhatIfCause) -> bool:
-    """Whether some other host works as long as a late one: cured alone, the others wait for that one."""
-    ahead = _host_ahead_ns(case, cause)
-    return ahead is not None and ahead < AS_MUCH * cause.saved_ns
-
-
-def _host_ahead_ns(case: Case, cause: WhatIfCause) -> int | None:
-    """By how much more the hosts of late ranks work in a step than any other process's, whose own pauses may
-    lie where it waits; None of other causes, or where hosts may be held up in calls that are no wait."""
+    """Whether some other process's host leaves its device without work for so long that, the late one cured,
+    the others wait for that one; not of other causes, or where calls that are no wait may hold it up."""
     late: dict[int, int] = {}
-    others: dict[int, int] = {}
+    others: dict[int, tuple[int, int]] = {}
     for rank, device, label in zip(case.ranks, case.job.devices, case.job.labels, strict=True):
-        each = [step.host_ns for step in rank.host_steps.steps] or [0]
-        is_late = device.rank in cause.ranks or label in cause.captures
-        (late if is_late else others)[device.process] = sum(each) // len(each)
-    most = max((ns for process, ns in others.items() if process not in late), default=0)
-    if cause.kind != "late_host" or not most or not min(late.values(), default=0):
-        return None
-    return max(late.values()) - most if most + cause.saved_ns <= (case.what_if.step_ns or 0) else None
+        steps, n = rank.host_steps.steps, max(len(rank.host_steps.steps), 1)
+        works, dry = sum(step.host_ns for step in steps) // n, rank.host_steps.dry_ns // n
+        if device.rank in cause.ranks or label in cause.captures:
+            late[device.process] = dry
+        else:
+            others[device.process] = works, dry
+    found = [each for process, each in others.items() if process not in late and each[0]]
+    if cause.kind != "late_host" or not found or not min(late.values(), default=0):
+        return False
+    waits = max(works for works, _ in found) + cause.saved_ns <= (case.what_if.step_ns or 0)
+    return waits and max(late.values()) - max(dry for _, dry in found) < cause.low_ns
 
 
 def _garbage_collection_ns(case: Case, cause: WhatIfCause) -> int:
