@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.patterns import pattern_of
@@ -97,15 +98,28 @@ def waits_elsewhere(case: Case) -> bool:
 
 def copy_in_turn(case: Case) -> bool:
     """Whether each rank's host holds its device up for about as long as the others copy, all of them
-    together: one copies while the others wait for it, of several one after the other."""
+    together, and no two copy at once: one copies while the others wait for it, one after the other."""
     copied = [rank.ledger.exposed_memcpy for rank in case.ranks]
     held = [rank.ledger.idle.host for rank in case.ranks]
     apart = [abs(ns - (sum(copied) - own)) for ns, own in zip(held, copied, strict=True)]
-    return len(copied) > 1 and min(copied) > 0 and max(apart) <= _IN_TURN * min(held)
+    if len(copied) < 2 or not min(copied) or max(apart) > _IN_TURN * min(held):
+        return False
+    when = sorted(span for span in map(_copies, case.ranks) if span)
+    follow = (later[0] >= span[1] - _IN_TURN * (span[1] - span[0]) for span, later in pairwise(when))
+    return len(when) == len(copied) and all(follow)
+
+
+def _copies(rank: RankMeasurement) -> tuple[int, int] | None:
+    """From when until when, before its step's end, a rank copies; None where no stretch is most of it."""
+    ends = {step.name: step.end_ns for step in rank.window.step_list}
+    for spot, step in ((i.spot, i.step) for i in rank.instances if i.spot.key == "exposed_memcpy"):
+        if step in ends and spot.cost_ns * len(ends) >= _MOST * rank.ledger.exposed_memcpy:
+            return spot.start_ns - ends[step], spot.end_ns - ends[step]
+    return None
 
 
 _IN_TURN = 0.1
-"""Of what a host holds up, that its idle time may differ."""
+"""Of what a host holds up, that its idle time may differ; of a copy, that the next may begin earlier."""
 
 
 def offloads(case: Case) -> bool:

@@ -164,9 +164,10 @@ def test_what_launching_delays_is_no_more_than_what_is_not_compute(tmp_path: Pat
     assert gain_of(result("PD201", case_of(tmp_path, *ranks))).high_ms == pytest.approx(0.6, rel=1e-3)
 
 
-def test_copies_in_turn_cost_what_all_of_them_take(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_copies_in_turn_cost_what_all_of_them_take(in_turn: bool, tmp_path: Path) -> None:
     """Two ranks copy for 10 ms each in every step, one after the other; the other's host waits meanwhile, and
-    makes no call. Without copies a step is 20 ms shorter."""
+    makes no call. Without copies a step is 20 ms shorter. Or they copy at once, and then each host works."""
     builders = [TimelineBuilder() for _ in range(2)]
     lanes = []
     for rank, builder in enumerate(builders):
@@ -179,7 +180,7 @@ def test_copies_in_turn_cost_what_all_of_them_take(tmp_path: Path) -> None:
             for _ in range(40):  # 4 ms of compute, waited for
                 device.kernel(GEMM, call + 5_000, call + 100_000, launch=(thread, call, call + 3_000))
                 call += 100_000
-            begin = at + 4_100_000 + rank * 10_000_000
+            begin = at + 4_100_000 + rank * in_turn * 10_000_000
             copied = (thread, begin - 5_000, begin + 10_000_000, "cudaMemcpyAsync")
             device.copy("device_to_host", 1 << 28, begin, begin + 10_000_000, launch=copied)
         end = at + 24_200_000
@@ -190,8 +191,10 @@ def test_copies_in_turn_cost_what_all_of_them_take(tmp_path: Path) -> None:
             thread.api("cudaStreamSynchronize", end - 4_000, end + 202_000)
             thread.range(f"step {step}", at - 1_000, end + 205_000)
         at = end + 210_000
-    found = result("PD204", case_of(tmp_path, *builders))
+    case = case_of(tmp_path, *builders)
+    found = result("PD204", case)
     assert found.gain is not None
     assert found.gain.high_ms is not None
     assert 19.9 <= found.gain.high_ms <= 21
-    assert found.blames.startswith("Ranks copy one after the other")
+    assert found.blames.startswith("Ranks copy one after the other") == in_turn
+    assert ("in turn" in result("PD208", case).reason) == in_turn
