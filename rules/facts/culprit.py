@@ -107,6 +107,8 @@ def gain_of(case: Case, cause: WhatIfCause) -> Gain:
 def is_as_late(case: Case, cause: WhatIfCause) -> bool:
     """Whether some other process's host leaves its device without work for so long that, the late one cured,
     the others wait for that one; not of other causes, or where calls that are no wait may hold it up."""
+    if cause.kind != "late_host":
+        return False
     late: dict[int, int] = {}
     others: dict[int, tuple[int, int]] = {}
     for rank, device, label in zip(case.ranks, case.job.devices, case.job.labels, strict=True):
@@ -117,7 +119,7 @@ def is_as_late(case: Case, cause: WhatIfCause) -> bool:
         else:
             others[device.process] = works, dry
     found = [each for process, each in others.items() if process not in late and each[0]]
-    if cause.kind != "late_host" or not found or not min(late.values(), default=0):
+    if not found or not min(late.values(), default=0):
         return False
     waits = max(works for works, _ in found) + cause.saved_ns <= (case.what_if.step_ns or 0)
     return waits and max(late.values()) - max(dry for _, dry in found) < cause.low_ns

@@ -92,7 +92,8 @@ def cure(cause: WhatIfCause, vendor: str = "") -> str:
     if cause.kind in ("late_stage", "not_captured"):
         return f"Capture {who(cause) if cause.ranks else 'the missing ranks'} in the same steps"
     if cause.kind == "slow_link":
-        return "Check the links of these ranks: NIC, cable, switch port, the interface that NCCL takes"
+        look = "Check the links of these ranks: NIC, cable, switch port, the interface that NCCL takes"
+        return f"{look}, or where ranks are placed if these alone span servers"
     if cause.kind == "uneven_experts":
         return "A balancing loss takes many steps to work"
     return "Sort or pack sequences by length over micro-batches and replicas"
@@ -181,7 +182,8 @@ def who(cause: WhatIfCause) -> str:
     if more := len(each) - len(named):
         named.append(f"{more} more")
     *first, last = named
-    return f"{word}{', '.join(first)}{' and ' if first else ''}{last}"
+    between = " and " if cause.captures else ", "  # those have commas of their own
+    return f"{word}{between.join(first)}{' and ' if first else ''}{last}"
 
 
 def is_one(cause: WhatIfCause) -> bool:

@@ -62,6 +62,7 @@ def test_what_the_replay_predicts_of_a_link_is_not_said_twice(tmp_path: Path) ->
     said = analysed(AnalysisRequest(captures=tuple(paths), jobs=1)).diagnosis
     rules = {rule.code: rule for rule in said.rules}
     assert gain_of(rules["PD303"]).mid_ms == pytest.approx(0.9, rel=0.05)
+    assert "span servers" in rules["PD303"].remedy
     assert "as long as the others" not in rules["PD103"].reason
     assert "links' bandwidth" in rules["PD103"].reason
 
