@@ -179,7 +179,7 @@ BUDGET = {
     "profiling": 7_882,  # work in copies of the process; no end of a training; parts of chips
     "reports": 7_863,  # what a list says of its order and savings; all ranks first; uneven steps
     "results": 3_957,  # what hosts allocate; savings in words; words that are compared; the what-if study
-    "rules": 17_308,  # larger batches or slow GPUs; what GPUs send; pauses; weights in 4 bits; XLA
+    "rules": 17_312,  # larger batches or slow GPUs; what GPUs send; pauses; weights in 4 bits; XLA
     "simulator": 13_713,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
     "src": 22_739,  # copied workers, all ended; an end that takes nothing apart; GEMMs in FP32; kept patterns
     "traces": 10_437,  # parts joined as they come; figures of others; pages; merged ranks; MIG

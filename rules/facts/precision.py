@@ -61,15 +61,19 @@ def fp32_ns(rank: RankMeasurement) -> int:
 
 
 _UNPACKS = pattern_of(
-    r"(?i)dequantize_?(?:blockwise|4bit|weights|nf4|block_q)|(?:gemm|gemv)_4bit|gptq|exllama|(?<![a-z])(?:awq|hqq)"
+    r"(?i)^(?!.*fp8).*?(?:dequantize_?(?:blockwise(?!<[^>]*, 0>)|4bit|weights|nf4|block_q)|(?:gemm|gemv)_4bit"
+    r"|gptq|exllama|(?<![a-z])(?:awq|hqq))"  # blockwise<..., 0>: 8 bits, as optimizers keep their state
 )
+_APART = 8  # GEMMs for one of them at most; with adapters each has four
 
 
 def unpacking(case: Case) -> str:
     """The kernel that makes 16 bits of weights kept in 4 (QLoRA: bitsandbytes, GPTQ, AWQ, HQQ); empty without
-    one. These weights are frozen, and layers that multiply in FP8 take weights of their own."""
-    names = (k for rank in case.ranks for k in rank.kernel_times if _UNPACKS.search(k.name[:MAX_TEXT]))
-    return next((k.short_name for k in names), "")
+    as many. These weights are frozen, and layers that multiply in FP8 take weights of their own."""
+    every = [k for rank in case.ranks for k in rank.kernel_times]
+    found = [k for k in every if _UNPACKS.search(k.name[:MAX_TEXT])]
+    gemms = sum(k.count for k in every if k.kernel_class is KernelClass.GEMM)
+    return found[0].short_name if found and _APART * sum(k.count for k in found) >= gemms else ""
 
 
 GATHERS_FP8: Mapping[str, str] = MappingProxyType(

@@ -97,6 +97,25 @@ def test_weights_in_4_bits_are_not_multiplied_in_fp8(tmp_path: Path, unpacks: st
     assert ("FP8" in screen(said)) == (state == "fires")
 
 
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [
+        ("void kDequantizeBlockwise<float, 4096, 64, 4, 0>(float*, unsigned char*)", 20),
+        ("_fp8_dequantize_blockwise_kernel", 20),
+        ("void dequantize_weights_fp8(x)", 20),
+        ("void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(float*, unsigned char*)", 1),
+    ],
+)
+def test_states_in_8_bits_and_a_single_unpacking_are_no_weights_in_4(
+    name: str, times: int, tmp_path: Path
+) -> None:
+    host = Host()
+    for _ in range(4):
+        host.run(*[(GEMM, 300), (SDPA, 30)] * 20, *[(name, 1)] * times, (ADAM, 100))
+        host.end()
+    assert state_of(host.said(tmp_path, kineto=True), "PD401") == "fires"
+
+
 def test_an_optimizer_on_the_cpu_is_not_saved_by_waiting_less(tmp_path: Path) -> None:
     """A step computes 6 ms, sends 256 MiB of gradients, works 12 ms on the host and takes weights back."""
     host = Host()
