@@ -193,12 +193,12 @@ def _against_largest_loss(diagnosis: Diagnosis) -> str:
         return f"{first}Its layout tells the bubble from waits: `--set pp=N vpp=N micro_batches=N`."
     if loss.startswith("exposed_comm"):
         size = None if diagnosis.job is None else diagnosis.job.world_size
-        alone = size is None and len(diagnosis.ranks) == 1
-        some = alone or (size or 0) > len(diagnosis.ranks)
+        some = (size or 0) > len(diagnosis.ranks) or (size is None and len(diagnosis.ranks) == 1)
         late = diagnosis.analyses.skew.latest
         told = "may be data" if late is not None and may_be_data(late) else "all captured"
         loss = "exposed_comm" if some else "maybe all" if size is None else told
-    if loss == "idle.launch_latency" and any(rank.host.graphs.graph_ns for rank in diagnosis.ranks):
+    in_graphs = ((rank.host.graphs.graph_ns, rank.host.graphs.kernel_ns) for rank in diagnosis.ranks)
+    if loss == "idle.launch_latency" and any(2 * (ns or 0) > (of or 0) for ns, of in in_graphs):
         return "Launch fewer, larger kernels: fuse them; graphs launch many of them already."
     if loss == "idle.unexplained":
         return next((rule.remedy for rule in diagnosis.rules if rule.code == "PD901" and rule.remedy), "")

@@ -284,6 +284,18 @@ def test_the_largest_loss_has_something_to_do_where_no_row_is_about_it() -> None
     assert "stacks" not in next_thing(little)[1]
 
 
+def test_few_graphs_leave_graphs_to_be_advised() -> None:
+    """Of 100 ns of kernels 1 or 60 are in graphs."""
+    rank = build.rank(0, build.ledger(compute=500, idle_launch_latency=500))
+    for graph_ns, most in ((1, False), (60, True)):
+        graphs = replace(rank.host.graphs, graph_ns=graph_ns, kernel_ns=100)
+        made = build.diagnosis([replace(rank, host=replace(rank.host, graphs=graphs))])
+        assert ("or replay graphs" in next_thing(made)[1], "already" in next_thing(made)[1]) == (
+            not most,
+            most,
+        )
+
+
 def test_what_nothing_can_be_done_about_is_below_the_list() -> None:
     rows = [row("bound", ["PD501"], ms=100.0), row("predicted", ["PD202"], "without_gc", ms=2.0)]
     rules = [replace(r, remedy=NOTHING_TO_SET, advice=[]) if r.code == "PD501" else r for r in MADE.rules]
