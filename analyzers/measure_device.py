@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+import numpy as np
+
 from perfdoc.analyzers.base.memory import give_back
 from perfdoc.analyzers.communication.calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.communication.table import communication_table
@@ -22,7 +24,6 @@ from perfdoc.analyzers.kernels.parts import NamedTime, kernel_parts, kernel_time
 from perfdoc.analyzers.kernels.suspects import suspected_communication
 from perfdoc.analyzers.layout.job_uses import GroupUse, group_uses
 from perfdoc.analyzers.ledger.steps import StepLedgers, build_ledger, step_ledgers
-from perfdoc.analyzers.memory.captured import captured_memory
 from perfdoc.analyzers.pipeline.operations import RankOperations, rank_operations
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.tables.device import CopyTime, DeviceTables, copy_times, device_tables
@@ -31,10 +32,11 @@ from perfdoc.records import dataclass
 from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis
 from perfdoc.results.efficiency import KernelEfficiency
 from perfdoc.results.kernels import SuspectedCommunication
-from perfdoc.results.memory import DeviceMemory
+from perfdoc.results.memory import DeviceMemory, MemorySeries
 from perfdoc.results.quality import EventCounts
 from perfdoc.results.ranks import Communication, KernelsOnly, Ledger, Window
 from perfdoc.traces import Device
+from perfdoc.traces.table import I64
 
 DeviceAnalysis: TypeAlias = Callable[[DeviceView, AttributedKernels | None], Any]
 """An analysis that lives above this room, such as the replay, of a device and its kernels as
@@ -190,3 +192,60 @@ def begun(
 
 def _nothing(_view: DeviceView, _kernels: AttributedKernels | None) -> None:
     return None
+
+
+def captured_memory(view: DeviceView) -> DeviceMemory | None:
+    """What the device's process had of it in the window; None where no allocation in it was recorded.
+
+    What it is made of is not known: neither reader has the stacks of allocations.
+    """
+    trace, window, steps = view.trace, view.window, view.step_ranges
+    use = trace.memory_use.take(np.flatnonzero(trace.memory_use.device == view.activity.device))
+    # On the host a window of steps is where their ranges lie.
+    start, end = window.start_ns, window.end_ns
+    if len(steps.start_ns):
+        start, end = int(steps.start_ns[0]), int(steps.end_ns[-1])
+    first, last = np.searchsorted(use.time_ns, (start, end), "right").tolist()
+    if first == last:
+        return None
+    from perfdoc.analyzers.memory.composition import MAX_MOMENTS
+    from perfdoc.analyzers.memory.places import growth_of
+
+    use = use.take(slice(max(first - 1, 0), last))
+    allocated, reserved = use.allocated_bytes, use.reserved_bytes
+    peak = int(allocated.argmax())
+    is_reserved_known = bool((reserved >= 0).all())
+    total = view.device.memory_bytes if is_reserved_known and not trace.memory_lacks else None
+    at = np.unique(np.append(np.linspace(0, len(use) - 1, MAX_MOMENTS - 1).astype(int), peak))
+    ends = steps.end_ns[(steps.end_ns >= use.time_ns[0])]
+    utc = None if trace.utc_origin_ns is None else use.time_ns + trace.utc_origin_ns
+    return DeviceMemory(
+        path="",
+        rank=None,
+        device=view.device.ordinal,
+        state="measured",
+        reason=trace.memory_lacks,
+        events=last - first,
+        start_time_ns=_at(utc, 0),
+        end_time_ns=_at(utc, -1),
+        start_allocated_bytes=int(allocated[0]),
+        peak_allocated_bytes=int(allocated[peak]),
+        peak_above_start_bytes=int(allocated[peak] - allocated[0]),
+        end_allocated_bytes=int(allocated[-1]),
+        peak_time_ns=_at(utc, peak),
+        peak_reserved_bytes=int(reserved.max()) if is_reserved_known else None,
+        end_reserved_bytes=int(reserved[-1]) if is_reserved_known else None,
+        headroom_bytes=None if total is None else total - int(reserved.max()),
+        growth=growth_of(allocated[np.searchsorted(use.time_ns, ends, "right") - 1], "steps"),
+        series=MemorySeries(
+            event=at.tolist(),
+            time_ns=(use.time_ns[at] - use.time_ns[0]).tolist(),
+            category_bytes={"unknown": allocated[at].tolist()},
+            reserved_bytes=reserved[at].tolist() if is_reserved_known else [],
+            peak=int(np.searchsorted(at, peak)),
+        ),
+    )
+
+
+def _at(utc_ns: I64 | None, row: int) -> int | None:
+    return None if utc_ns is None else int(utc_ns[row])

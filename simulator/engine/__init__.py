@@ -1,7 +1,5 @@
 """The discrete-event engine: tasks, what each waits for, and when they run then."""
 
-from __future__ import annotations
-
 from perfdoc.simulator.engine.graph import EdgeKind, Edges, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.schedule import Schedule, critical_path, schedule
 

@@ -24,9 +24,8 @@ import pytest
 from perfdoc.profiling.logs import Began, StepRecord
 from perfdoc.profiling.own import sinks
 from perfdoc.profiling.own.megatron import BridgeCallback
-from perfdoc.profiling.own.sinks import Said, chosen, guarded, opened
+from perfdoc.profiling.own.sinks import Said, chosen, exposition, guarded, metrics, opened
 from perfdoc.profiling.own.telemetry import Telemetry, of_report
-from perfdoc.profiling.prometheus import exposition, metrics
 
 MS = 1_000_000
 LOOP = """
