@@ -294,10 +294,6 @@ def _idle_ns(activity: Activity, times: Intervals) -> I64:
     return idle
 
 
-def _inside(times: Intervals, of: Intervals) -> Intervals:
-    return of - (of - times)
-
-
 def _by_evidence(
     trace: Trace, known: KnownRanges, pauses: Intervals, thread: I64, operators: Intervals
 ) -> tuple[Intervals, Intervals]:
@@ -312,7 +308,8 @@ def _by_evidence(
         waiting, computing = (t.covered_within(start, end) for t in (times.waiting, computes))
         waits_for_others = times.waiting - times.inside("write", "gil")
         may_be_data = waits_for_others.covered_within(start, end) >= most
-        waits = waits | _inside(waits_for_others, Intervals(start[may_be_data], end[may_be_data]))
+        possible = Intervals(start[may_be_data], end[may_be_data])
+        waits = waits | possible - (possible - waits_for_others)
         unknown[mine] = (waiting < most) & (computing < most)
     return waits, Intervals(pauses.start_ns[unknown], pauses.end_ns[unknown]) - operators
 

@@ -106,7 +106,8 @@ def _stages(found: PipelineAnalysis) -> Grid:
     """A row per stage, or per rank if stages are unknown."""
     members: dict[tuple[int, str], list[PipelineStage]] = {}
     for row in found.stages:
-        key = (row.stage, "") if row.stage is not None else (-1, _who(row))
+        who = f"rank {row.rank}" if row.rank is not None else row.label
+        key = (row.stage, "") if row.stage is not None else (-1, who)
         members.setdefault(key, []).append(row)
     passes = any(row.forward_ns is not None for row in found.stages)
     late = found.late_peer_frac is not None
@@ -129,10 +130,6 @@ def _stages(found: PipelineAnalysis) -> Grid:
         rows=rows[:_STAGES],
         left_out=max(0, len(rows) - _STAGES),
     )
-
-
-def _who(row: PipelineStage) -> str:
-    return f"rank {row.rank}" if row.rank is not None else row.label
 
 
 def _ranks(group: Sequence[PipelineStage]) -> Cell:

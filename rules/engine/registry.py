@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, get_args
 import perfdoc.rules.checks
 from perfdoc.records import dataclass
 from perfdoc.results.ranking import Opportunity
-from perfdoc.results.replay import Gain, Prediction
+from perfdoc.results.replay import Prediction
 from perfdoc.results.rules import NOTHING_TO_SET, Evidence, RuleResult
 from perfdoc.results.what_if import WhatIfCause
 from perfdoc.rules.engine.advise import if_unset, settle
@@ -168,7 +168,7 @@ def applied(rule: Rule, case: Case) -> Applied:
         if not allowed and any(not piece.forbidden for piece in more):
             remedy = said_in(case.framework, more_words)
         advice = [*advice, *more]
-        unit, share = case.unit, _share(gain, case)
+        unit, share = case.unit, None if gain is None else case.share_of_unit(gain.size_ms)
     except Exception as error:  # noqa: BLE001 - a rule may be anybody's; the others must still run
         verdict = Verdict(state="error", reason=f"{type(error).__name__}: {error}")
         evidence, advice, gain, remedy, unit, share = [], [], None, "", "step", None
@@ -222,7 +222,3 @@ def _in_words(verdict: Verdict) -> str:
     """The remedy if no setting is left to change."""
     words = (verdict.otherwise, verdict.remedy)
     return " ".join(w for w in words if w) or NOTHING_TO_SET
-
-
-def _share(gain: Gain | None, case: Case) -> float | None:
-    return None if gain is None else case.share_of_unit(gain.size_ms)
