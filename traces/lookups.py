@@ -118,9 +118,11 @@ class Lookups:
         """Indices into `strings` of every name that a CUDA call has, ascending."""
         return self._used(self.api_calls.name)
 
-    def calls_named(self, pattern: re.Pattern[str]) -> Bool:
-        """Of each row of `api_calls`, whether its name matches."""
-        return np.isin(self.api_calls.name, [i for i in self.call_names if pattern.search(self.strings[i])])
+    def call_names_with(self, pattern: re.Pattern[str]) -> Bool:
+        """By string, whether it names CUDA calls and the pattern finds it; the last entry is of no name."""
+        found = np.zeros(len(self.strings) + 1, bool)
+        found[[i for i in self.call_names.tolist() if pattern.search(self.strings[i])]] = True
+        return found
 
     def _used(self, name: I32) -> I64:
         used = np.zeros(len(self.strings), bool)

@@ -55,9 +55,7 @@ def _may_wait(view: DeviceView, stream: I64, after_ns: I64, before_ns: I64) -> B
 def _starts_of_calls(view: DeviceView, pattern: re.Pattern[str]) -> I64:
     """Start of the process's calls whose names the pattern finds, sorted."""
     trace = view.trace
-    matches = np.zeros(len(trace.strings) + 1, bool)
-    for i in trace.call_names.tolist():
-        matches[i] = pattern.search(trace.strings[i]) is not None
+    matches = trace.call_names_with(pattern)
     rows = trace.calls_of(trace.threads_of(view.device.process))
     return np.sort(trace.api_calls.start_ns[rows[matches[picked(trace.api_calls.name, rows)]]])
 

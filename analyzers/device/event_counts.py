@@ -87,9 +87,9 @@ def event_counts(trace: Trace, launches: Launches, process: int) -> tuple[EventC
     api = trace.api_calls
     own = trace.calls_of(trace.threads_of(process))
     (own,) = kept(picked(api.correlation, own) >= 0, own)
+    name = picked(api.name, own)
     launching, copying, recorded = (
-        own[among(picked(api.name, own), [i for i in trace.call_names if pattern.search(trace.strings[i])])]
-        for pattern in (_LAUNCH, _COPY, _RECORDING)
+        own[trace.call_names_with(pattern)[name]] for pattern in (_LAUNCH, _COPY, _RECORDING)
     )
     if not len(launching):
         return NO_EVENTS, NO_LAUNCHED

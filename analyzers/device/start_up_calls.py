@@ -85,7 +85,7 @@ def find_calls(trace: Trace, activity: Activity, launches: Launches) -> StartUpC
     of_process = np.isin(api.thread, threads)
 
     def calls_named(pattern: re.Pattern[str]) -> I64:
-        return np.flatnonzero(of_process & trace.calls_named(pattern))
+        return np.flatnonzero(of_process & trace.call_names_with(pattern)[api.name])
 
     def ranges_named(pattern: re.Pattern[str]) -> I64:
         names = trace.range_names_like(pattern.search)

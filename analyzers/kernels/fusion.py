@@ -298,10 +298,9 @@ def _with_classes(view: DeviceView, rows: I64, order: I64, letters: str, classes
         for c, said in zip(of_each, said_of, strict=True)
     )
     for i, (said, one) in enumerate(zip(said_of, of_each, strict=True)):
+        # XLA calls a norm so too: any reduction that its own input is joined with.
         if fused and said.startswith("triton_softmax"):
-            letter[i] = ord(
-                _PLAIN
-            )  # XLA calls a norm so too: any reduction that its own input is joined with
+            letter[i] = ord(_PLAIN)
         elif one == KernelClass.SOFTMAX or is_masked_softmax(said):
             letter[i] = ord(_BACKWARD if "ackward" in said else _SOFTMAX)
     text[at] = np.where(letter[which] > 0, letter[which], text[at])
