@@ -7,13 +7,11 @@ of a rare size waited where it took longer than the fast ones of the next larger
 of their time. The late rank is late whatever becomes of the message, so changes are tried on the step without
 those waits. Where every message waits alike (for a rank that is always late) the wait cannot be measured.
 
-A profiled window as it would be without the profiler, as far as the run's step log tells.
-
-Collections of garbage look at every object that is alive, the profiler's records among them: of a run of the
-trainer they took 374 ms under the profiler and 194 ms without. What removing them saves is the latter; how
-often there are any is counted in `Occasional`. One slow batch among those of the window is no more than the
-log has of them. And on
-a rank that trains on the CPU the profiler writes down every operator: there steps of 290 ms took 330.
+A profiled window is taken as without the profiler, as far as the run's step log tells. Collections
+of garbage look at every object that is alive, the profiler's records among them: of a run of the trainer they
+took 374 ms under the profiler and 194 ms without. What removing them saves is the latter; how often there are
+any is counted in `Occasional`. One slow batch among those of the window is no more than the log has of them.
+And on a rank that trains on the CPU the profiler writes down every operator: there steps of 290 ms took 330.
 """
 
 from __future__ import annotations
@@ -241,28 +239,30 @@ def replay_whole(
     stragglers: Collection[tuple[str, str]] = (),
     why_not: WhyNot = lambda _key, _ways: "",
     tasks_max: int = KEPT_TASKS_MAX,
+    withheld: Gains | None = None,
 ) -> WholeReplay:
     """The job's replay where there are several ranks, and predictions from it; from each rank alone where the
     ranks cannot be joined. All arguments in the same order of ranks.
 
     free: what the step log says of steps without the profiler. stragglers: (name, dimension) of ranks that
     others wait for beyond chance: without the lateness of any other rank nothing is promised. why_not: see
-    predict_all.
+    predict_all. withheld: in place of predictions, where none would hold for a step.
     """
     kept = [r.rebuilt for r in ranks if r.rebuilt is not None]
     job, joined = None, None
     if len(ranks) > 1:
         job, joined = _job(ranks, kept, calls, matches, clocks, tasks_max)
+    if withheld is not None:
+        return WholeReplay(job=job, gains=withheld)
     if job is not None and joined is not None:
-        return WholeReplay(
-            job=job, gains=predict_all([basis_of(joined, job, ledgers, free)], stragglers, why_not)
-        )
-    if len(kept) < len(ranks) or _tasks(kept) > tasks_max:
+        bases = [basis_of(joined, job, ledgers, free)]
+    elif len(kept) < len(ranks) or _tasks(kept) > tasks_max:
         return WholeReplay(job=job, gains=no_gains(*_why_none(ranks, tasks_max)))
-    bases = [
-        basis_of(rebuilt, r.replay, [ledger], free)
-        for rebuilt, r, ledger in zip(kept, ranks, ledgers, strict=True)
-    ]
+    else:
+        bases = [
+            basis_of(rebuilt, r.replay, [ledger], free)
+            for rebuilt, r, ledger in zip(kept, ranks, ledgers, strict=True)
+        ]
     return WholeReplay(job=job, gains=predict_all(bases, stragglers, why_not))
 
 

@@ -16,7 +16,7 @@ from perfdoc.diagnose.measuring import measure_all
 from perfdoc.reports.outline import sections_of
 from perfdoc.results import Diagnosis, Prediction, from_json, to_json
 from perfdoc.simulator.replay import whole
-from perfdoc.simulator.replay.gains import predict_all
+from perfdoc.simulator.replay.gains import Gains, no_gains, predict_all
 from perfdoc.simulator.replay.unedited import KeptRank, replay, replay_and_keep
 from perfdoc.simulator.replay.whole import FreeLengths, as_unprofiled, free_lengths
 from perfdoc.traces.job_facts import JobFacts
@@ -24,6 +24,7 @@ from perfdoc.traces.load import read_trace
 from tests.planted.job import KINDS, JobSpec, planted_job
 from tests.planted.spec import Late
 from tests.simulator.rebuilt_of import views_of
+from tests.simulator.test_predict import ledger
 from tests.simulator.test_replay_cpu import step as cpu_step
 
 NO_DATA = "remove data-loader stalls (dataloader_num_workers)"
@@ -149,14 +150,19 @@ def test_windows_that_are_too_large_are_not_taken_together(tmp_path: Path) -> No
     kept = [replay_and_keep(v, keep_tasks=tasks) for v in views]
     assert all(k.rebuilt is not None for k in kept)
     assert _whole(kept, tasks - 1).gains.analysis.state == "not_measured"
+    # Nothing is tried on a window that tells nothing of a step, whatever its size.
+    once = no_gains("it is start-up", "Capture later steps.")
+    assert _whole(kept[:1], tasks).gains.analysis.state == "measured"
+    assert _whole(kept[:1], tasks, once).gains is once
 
 
-def _whole(kept: Sequence[KeptRank], tasks_max: int) -> whole.WholeReplay:
+def _whole(kept: Sequence[KeptRank], tasks_max: int, withheld: Gains | None = None) -> whole.WholeReplay:
     from perfdoc.analyzers.clocks.alignment import align_clocks
     from perfdoc.analyzers.communication.matches import no_matches
 
     nothing = no_matches("not looked at", "")
-    return whole.replay_whole(kept, [], nothing, align_clocks(nothing, []), [], tasks_max=tasks_max)
+    clocks, ledgers = align_clocks(nothing, []), [ledger() for _ in kept]
+    return whole.replay_whole(kept, [], nothing, clocks, ledgers, tasks_max=tasks_max, withheld=withheld)
 
 
 def test_clocks_that_are_not_tied_closely_are_not_joined(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def replays_of(
     if len(mine) < len(kept):
         matches = match_collectives([measured[i].calls for i in mine], job.facts, whole=job.whole)
         clocks = align_clocks(matches, [measured[i].calls for i in mine])
+    start_up = next((r.window.runs_once for r in measured if r.window.runs_once), "")
     whole = replay_whole(
         [kept[i] for i in mine],
         [measured[i].calls for i in mine],
@@ -111,11 +112,10 @@ def replays_of(
         free=free_lengths(read_logged_steps(job.facts.run_directory)),
         stragglers=late_by_compute(job),
         why_not=why_not,
+        withheld=no_gains(start_up, _LATER) if start_up else None,
     )
     gains, modelled = whole.gains, d.NO_JOB_MODEL
-    if start_up := next((r.window.runs_once for r in measured if r.window.runs_once), ""):
-        gains = no_gains(start_up, _LATER)
-    else:
+    if not start_up:
         works = [k.work for k in kept if k.work is not None]
         gpu = gpu_of(next((w.gpu_name for w in works if w.gpu_name), None))
         model = model_job(
