@@ -179,8 +179,8 @@ BUDGET = {
     "profiling": 7_872,  # work in copies of the process; no end of a training; parts of chips
     "reports": 7_860,  # what a list says of its order and savings; all ranks first; uneven steps
     "results": 3_957,  # what hosts allocate; savings in words; words that are compared; the what-if study
-    "rules": 17_308,  # larger batches or slow GPUs; what GPUs send; pauses; weights in 4 bits; XLA
-    "simulator": 13_711,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
+    "rules": 17_299,  # larger batches or slow GPUs; what GPUs send; pauses; weights in 4 bits; XLA
+    "simulator": 13_718,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
     "src": 22_726,  # copied workers, all ended; an end that takes nothing apart; GEMMs in FP32; kept patterns
     "traces": 10_439,  # parts joined as they come; figures of others; pages; merged ranks; MIG
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by

@@ -7,7 +7,6 @@ from dataclasses import replace
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.host import allocates
 from perfdoc.results.names import within
-from perfdoc.rules.engine.advise import Advice
 from perfdoc.rules.engine.assumptions import NVIDIA, Assumes
 from perfdoc.rules.engine.gain import (
     Gain,
@@ -181,17 +180,13 @@ def evaluate(case: Case) -> Verdict:
         remedy=instead or " ".join([_remedy(case), *_beside_launching(case)]),
         advice=[]
         if instead
-        else [*graph_advice(case, gain, part), *larger(case, _LARGER)] or _larger_tensors(case),
+        else [*graph_advice(case, gain, part), *larger(case, _LARGER)]
+        or ([] if splits_too_far(case) else halved(case) or fsdp_instead(case)),
         gain=limit if gain is None or gain.is_predicted else gain,
         verify="Run again: idle.host in the ledger falls, and launch-queue depth stays above 0.",
         false_alarm="Tracing slows the host, most of all for many short calls; compare profiled with "
         "unprofiled steps.",
     )
-
-
-def _larger_tensors(case: Case) -> list[Advice]:
-    """Where neither graphs nor a larger micro-batch are possible: less splitting, else FSDP instead of it."""
-    return [] if splits_too_far(case) else halved(case) or fsdp_instead(case)
 
 
 def _not_launched(case: Case) -> Iterator[Evidence]:

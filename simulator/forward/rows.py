@@ -44,14 +44,11 @@ def write_rank(simulated: SimulatedRank, gpu: Gpu, world_size: int, path: Path, 
         **_bulk(simulated, clock, gpu, string),
     }
     end_ns = max(end for end in rows["NVTX_EVENTS"]["end"] if end is not None)
-    rows |= {table: _column_lists(some) for table, some in _machine(simulated, gpu, clock, end_ns, string)}
+    for table, some in _machine(simulated, gpu, clock, end_ns, string):
+        rows[table] = {name: [row[name] for row in some] for name in some[0]}
     rows["META_DATA_EXPORT"] = nsys.export_meta(nsys.PRODUCT_VERSION, nsys.SCHEMA_VERSION)
     rows["StringIds"] = string.columns()
     return nsys.write_export(path, {table: nsys.TABLES[table] for table in rows}, rows)
-
-
-def _column_lists(rows: list[Columns]) -> Columns:
-    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def _machine(

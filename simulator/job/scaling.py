@@ -49,7 +49,8 @@ def work_factors(
 
     def moved(name: str, new_size: int, base_size: int) -> float:
         stays = latency_frac.get(name, 0.0) if new_size > 1 else 0.0
-        return stays + (1 - stays) * tokens * _ring(new_size, base_size) * (slower or {}).get(name, 1.0)
+        ring = ((new_size - 1) / new_size) / ((base_size - 1) / base_size) if base_size > 1 else 1.0
+        return stays + (1 - stays) * tokens * ring * (slower or {}).get(name, 1.0)
 
     return Factors(
         by_part={
@@ -76,10 +77,6 @@ def recomputing(before: str, after: str, forward: Work, backward: Work) -> Work:
     if found.gemm < 0 or found.busy <= 0:
         raise ValueError("the backward passes are too short to hold a recomputed forward")
     return found
-
-
-def _ring(new: int, base: int) -> float:
-    return ((new - 1) / new) / ((base - 1) / base) if base > 1 else 1.0
 
 
 def held_parameters(settings: JobSettings, shape: ModelShape | None) -> tuple[float, float]:

@@ -168,6 +168,7 @@ Both = tuple[Work, Work]
 def stages_of(ranks: Sequence[RankWork], settings: JobSettings, shape: ModelShape | None) -> list[Stage]:
     """Every stage, in order. ValueError where no rank's stage is known."""
     pp, layers = settings.pp, [max(n, 1) for n in settings.layers]
+    alike = shape is None or not shape.experts or shape.expert_layers in (None, shape.layers)
     folded = fold(ranks, settings)
     whole = {i: _mean_work(mine, settings.vpp) for i, mine in enumerate(folded) if mine}
     inner = [_per_layer(whole[i], NOTHING, layers[i]) for i in whole if 0 < i < pp - 1]
@@ -179,7 +180,7 @@ def stages_of(ranks: Sequence[RankWork], settings: JobSettings, shape: ModelShap
                 ends[i] = _share(work, frac)
             elif inner:
                 ends[i] = _beyond(work, mean_of(inner), layers[i])
-            elif i == pp - 1 > 0 and 0 in whole and _all_alike(shape):
+            elif i == pp - 1 > 0 and 0 in whole and alike:
                 # Of two stages the first has no more than the embedding beside its layers.
                 ends[i] = _beyond(work, _per_layer(whole[0], NOTHING, layers[0]), layers[i])
             elif i == pp - 1:
@@ -253,10 +254,6 @@ def _beyond(whole: Both, layer: Both, layers: int) -> Both:
     return tuple(  # type: ignore[return-value]
         Work(gemm=max(w.length - (one * layers).length, 0.0)) for w, one in zip(whole, layer, strict=True)
     )
-
-
-def _all_alike(shape: ModelShape | None) -> bool:
-    return shape is None or not shape.experts or shape.expert_layers in (None, shape.layers)
 
 
 _ENDS_MAX_FRAC = 0.8

@@ -97,7 +97,7 @@ def recorded_job(
     ends_of = ((r.stretches.lasts_ns, of_rank) for r, of_rank in zip(ranks, columns, strict=True))
     lasts_of = [lasts[:, steps] if len(lasts) else lasts for lasts, steps in ends_of]
     units, several = with_exchanges(units, lasts_of, stage)
-    measured = np.max([r.step_ns[s] for r, s in zip(ranks, columns, strict=True)], axis=0)
+    measured = np.array([r.step_ns[s] for r, s in zip(ranks, columns, strict=True)])
     ends = [(r.start_ns + r.duration_ns).max(axis=0) - r.start_ns.min(axis=0) for r in ranks]
     spans = [of_rank[s] for of_rank, s in zip(ends, columns, strict=True)]
     return RecordedJob(
@@ -108,7 +108,8 @@ def recorded_job(
         shares=shares,
         stage=tuple(stage),
         replica=tuple(replica or range(len(ranks))),
-        step_ns=measured.astype(np.float64),
+        step_ns=measured.max(axis=0).astype(np.float64),
+        behind_ns=np.maximum(measured - spans, 0).astype(np.float64),
         span_ns=np.max(spans, axis=0).astype(np.float64),
         step_names=tuple(shared),
         units=tuple(units),

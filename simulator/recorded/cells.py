@@ -74,6 +74,8 @@ class RecordedJob:
     """Measured, by step: the longest of the ranks."""
     span_ns: F64
     """The same from the first operation to the last: what lies between steps left out."""
+    behind_ns: F64
+    """By position and step: from its last operation to the next step, in which its host may be late."""
     step_names: tuple[str, ...]
     units: tuple[int, ...]
     """By position; ranks of one number go through their passes together: they share collectives inside."""

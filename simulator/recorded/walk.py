@@ -38,6 +38,8 @@ class Plan:
     cells: tuple[Cell, ...]
     acts: tuple[tuple[Act, int], ...]
     members: int
+    begins_ns: F64 | float = 0.0
+    """By member and step: how long after the first one it begins."""
 
 
 def plan_of(cells: Sequence[Cell], of_member: Sequence[Sequence[int]]) -> Plan | None:
@@ -109,7 +111,7 @@ def walk(
     """(end of the step, when each rank had run its last operation). takes: by cell its durations by variant
     and step; shape: of these. beyond: by cell how long it lasted with its waiting; what of that is left once
     the captured ones have come takes its place."""
-    free = [np.zeros(shape) for _ in range(plan.members)]
+    free = [np.zeros(shape) + late for late in np.broadcast_to(plan.begins_ns, (plan.members, shape[1]))]
     lanes: dict[tuple[int, int], F64] = {}
     ready: dict[int, F64] = {}
     meetings: dict[frozenset[int], F64] = {}

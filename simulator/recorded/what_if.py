@@ -59,26 +59,25 @@ def what_if(
     if plan is None:
         return no_what_if("ranks would wait for each other in a circle: operations were matched wrongly")
     job = with_waits_for_absent(job, plan)
-    absent = absent_of(job, plan, step_ends(plan, [job.takes])[0])
+    late = with_late_starts(job, plan)
+    recorded = step_ends(late, [job.takes])[0]
+    absent = absent_of(job, plan, recorded)
     alone = unwaited(job)
     missing = 1 - 1 / absent.times
     whole_job = (1 - missing) * alone + missing * unwaited(replace(job, takes=usual_work(job)))
     ideal = ideal_of(job, whole_job)
     named = [rank.label if n is None else n for n, rank in zip(names, ranks, strict=True)]
     masks, parts = _parts(job, named)
-    step = np.concatenate(
-        [_steps(plan, job.takes, ideal, masks[:, :2]), _steps(plan, alone, ideal, masks[:, 2:])]
-    )
-    if step[0].mean() > (1 + BAR) * job.step_ns.mean():
+    step = _steps(plan, alone, ideal, masks)
+    if recorded.mean() > (1 + BAR) * job.step_ns.mean():
         return no_what_if(
             "replayed, the operations take longer than they took: they wait for others than was read"
         )
     # The other way round: all but its own.
-    rest = _steps(plan, alone, ideal, ~masks[:, 2:])
-    recorded, at_peers = step[0] + absent.unseen_ns, step[1]
-    whole = float(at_peers.mean())
+    rest = _steps(late, alone, ideal, ~masks[:, 1:])
+    recorded, whole = recorded + absent.unseen_ns, float(step[0].mean())
     found: dict[str, list[WhatIfPart]] = {"stage": [], "replica": [], "rank": [], "kind": []}
-    for (group, name), ends, others in zip(parts, step[2:], rest + absent.unseen_ns, strict=True):
+    for (group, name), ends, others in zip(parts, step[1:], rest + absent.unseen_ns, strict=True):
         found[group].append(
             WhatIfPart(name=name, slowdown=float(ends.mean()) / whole, without_ns=round(float(others.mean())))
         )
@@ -100,16 +99,16 @@ def what_if(
         by_replica=found["replica"][:MAX_RANKS],
         by_rank=found["rank"][:MAX_RANKS],
         by_kind=found["kind"],
-        causes=causes_of(job, plan, absent, recorded, named),
+        causes=causes_of(job, late, absent, recorded, named),
     )
 
 
 def _parts(job: RecordedJob, names: Sequence[int | str]) -> tuple[Bool, list[tuple[str, str]]]:
-    """Which cells keep their own durations, by cell and variant; the first keeps all, the second none."""
+    """Which cells keep their own durations, by cell and variant; the first keeps none."""
     member = np.array([c.member for c in job.cells])
     kind = np.array([c.kind for c in job.cells])
     stage, replica = np.array(job.stage)[member], np.array(job.replica)[member]
-    masks = [np.ones(len(member), bool), np.zeros(len(member), bool)]
+    masks = [np.zeros(len(member), bool)]
     parts: list[tuple[str, str]] = []
     for group, values in (("stage", stage), ("replica", replica)):
         several = np.unique(values)
@@ -134,6 +133,18 @@ def _steps(plan: Plan, own: F64, ideal: F64, masks: Bool) -> F64:
 def _mixed(own: F64, ideal: F64, keeps: Bool, c: int) -> F64:
     mixed: F64 = np.where(keeps[c][:, None], own[c], ideal[c])
     return mixed
+
+
+def with_late_starts(job: RecordedJob, plan: Plan) -> Plan:
+    """The plan with ranks that begin steps later than others, once all have ended the one before: that hides
+    what another one does later. As it is where ranks that were not captured may be waited for."""
+    if any(cell.is_partly_absent for cell in job.cells):
+        return plan
+    _, of = walk(plan, lambda c: job.takes[c][None, :], (1, job.takes.shape[1]))
+    ends = np.array([of[m][0] for m in range(plan.members)])
+    late = np.roll(np.maximum(ends + job.behind_ns - ends.max(axis=0), 0.0), 1, axis=1)
+    late[:, 0] = np.median(late[:, 1:], axis=1) if late.shape[1] > 1 else 0.0  # what was before is not known
+    return replace(plan, begins_ns=late - late.min(axis=0))
 
 
 def with_meeting_at_end(job: RecordedJob, plan: Plan) -> RecordedJob:

@@ -218,3 +218,39 @@ def test_pauses_that_waits_hide_are_no_part_of_what_one_host_saves(
     assert ("as busy elsewhere" in said.verdict) == (gain.mid_ms is None) == (1 in who)
     if gain.mid_ms is not None:
         assert gain.low_ms > 2.9
+
+
+@pytest.mark.parametrize(("begins_us", "logs_us"), [(3_000, 2_500), (6_000, 2_500), (2_500, 3_000)])
+def test_who_begins_late_hides_what_another_host_does_later(
+    begins_us: int, logs_us: int, tmp_path: Path
+) -> None:
+    """Two ranks of twice 2 ms and an all-reduce of 100 us. Rank 1 begins each step late, rank 0 logs between
+    the halves: without that a step is shorter by what it logs beyond the other one's lateness."""
+    builders = [TimelineBuilder() for _ in range(2)]
+    works = [(p.thread(), p.device()) for p in (b.process(pid=100 + i) for i, b in enumerate(builders))]
+    at = 1_000 * US
+    for step in range(8):
+        free = []
+        for rank, (thread, device) in enumerate(works):
+            call = at + rank * begins_us * US
+            for half in range(2):
+                for i in range(10):
+                    begin, launch = call + (5 + 200 * i) * US, call + 10 * i * US
+                    device.kernel(GEMM, begin, begin + 200 * US, launch=(thread, launch, launch + 3 * US))
+                call += 2_010 * US
+                if not half:
+                    thread.api("cudaStreamSynchronize", call - 1_900 * US, call)
+                    call += 0 if rank else logs_us * US
+            free.append(call - 5 * US)
+        end = max(free) + 100 * US
+        for (thread, device), begin in zip(works, free, strict=True):
+            device.kernel(ALL_REDUCE, begin, end, stream=20, launch=(thread, begin - 9 * US, begin - 6 * US))
+            thread.api("cudaStreamSynchronize", begin - 5 * US, end + 2 * US)
+            thread.range(f"step {step}", at, end + 3 * US)
+        at = end + 4 * US
+    paths = tuple(write_nsys_sqlite(b.build(), tmp_path / f"{i}.sqlite") for i, b in enumerate(builders))
+    said = analysed(AnalysisRequest(captures=paths, jobs=1)).diagnosis
+    assert said.analyses.what_if is not None
+    causes = said.analyses.what_if.causes
+    assert [cause.saved_ns for cause in causes] == pytest.approx([500_000] * (logs_us > begins_us), rel=0.02)
+    assert "pid 100 " not in said.verdict
