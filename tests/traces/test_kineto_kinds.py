@@ -135,3 +135,27 @@ def test_device_rows_of_mtia_are_kernels(tmp_path: Path) -> None:
     events = [{**e, "cat": as_mtia.get(e["cat"], e["cat"])} for e in rows()]
     trace = read(tmp_path / "t.json", events)
     assert len(trace.kernels) == len(trace.api_calls) == 2 * LAUNCHES
+
+
+def by_external_id(event: Row) -> Row:
+    """As Kineto over roctracer writes a call and its kernel: one id, and the GPU as the process."""
+    number = {"External id": event["args"]["correlation"]} if "args" in event else {}
+    return {**event, "args": number}
+
+
+def test_calls_and_kernels_that_share_an_external_id_are_linked(tmp_path: Path) -> None:
+    operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 3, "tid": 3, "ts": 1_000, "dur": 9}
+    events = [{**operator, "args": {"External id": 513}}, *map(by_external_id, rows())]
+    trace = read(tmp_path / "t.json", events)
+    assert trace.kernels.correlation.tolist() == [100 * step + i for step in (0, 1) for i in range(1, 21)]
+    assert trace.api_calls.correlation.tolist() == trace.kernels.correlation.tolist()
+    assert trace.capabilities["launch_correlation"].available
+    # In newer files that id is the operator's: of two launches in one operator neither kernel is told.
+    of_operator = [
+        {**e, "args": {"External id": 7 + (e["ts"] >= 2_000)}} if "args" in e else e for e in events
+    ]
+    shared = read(tmp_path / "shared.json", of_operator)
+    assert set(shared.kernels.correlation.tolist()) == {-1}
+    # Where one kernel has a correlation id, the others' external ids are operators'.
+    mixed = read(tmp_path / "mixed.json", [*events, *launch(900, 3_000)])
+    assert sorted(set(mixed.kernels.correlation.tolist())) == [-1, 900]

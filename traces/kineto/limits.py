@@ -158,6 +158,19 @@ def off_scale(trace: Trace) -> list[Note]:
     ]
 
 
+_EXTRAS = {
+    "stacks": "Python calls (with_stack)",
+    "shapes": "operator shapes (record_shapes)",
+    "memory": "every allocation (profile_memory)",
+}
+
+
+def recorded(rows: EventRows) -> list[str]:
+    """What was recorded besides the activity, the costliest first."""
+    extras = rows.extras | ({"shapes"} if rows.inputs.any else set())
+    return [words for extra, words in _EXTRAS.items() if extra in extras]
+
+
 _LISTED = 5
 _SHOWN_CHARACTERS = 40
 

@@ -36,8 +36,9 @@ from perfdoc.traces.kineto.devices import (
     utc_origin_ns,
 )
 from perfdoc.traces.kineto.document import read_events
-from perfdoc.traces.kineto.limits import capabilities, notes, off_scale
+from perfdoc.traces.kineto.limits import capabilities, notes, off_scale, recorded
 from perfdoc.traces.kineto.rows import EventRows
+from perfdoc.traces.kineto.values import EXTERNAL_DECODERS
 from perfdoc.traces.lengths import mended
 from perfdoc.traces.memory import MAX_BYTES
 from perfdoc.traces.model import (
@@ -183,6 +184,11 @@ _NO_STACKS = "the capture has no Python stacks: record with torch.profiler.profi
 _NO_SHAPES = "the capture has no operator shapes: record with torch.profiler.profile(record_shapes=True)"
 
 
+def _links_by_external_id(rows: EventRows) -> bool:
+    ids = (table.columns()["correlation"] for table in (rows.kernels, rows.api_calls))
+    return rows.may_link and all(np.all(column == UNKNOWN) for column in ids)
+
+
 def read_kineto(path: Path) -> Trace:
     """Read one PyTorch profiler trace.
 
@@ -192,6 +198,8 @@ def read_kineto(path: Path) -> Trace:
     """
     facts, rows = read_events(path, lambda: EventRows(path))
     rows.settle()
+    if _links_by_external_id(rows):
+        facts, rows = read_events(path, lambda: EventRows(path, EXTERNAL_DECODERS))
     other = writer_of((*rows.process_names, *rows.unknown))
     if other and (other[0] in NAMES_KERNELS or not len(rows.kernels)):
         raise TraceError(path, f"is a trace of {other[0]}, which perfdoc does not read.", other[1])
@@ -251,7 +259,7 @@ def read_kineto(path: Path) -> Trace:
         peers_are_global=True,
         groups=(*ranks.groups, *(g for g in rows.payloads.groups.values() if g.name not in listed)),
         world_size=ranks.world_size,
-        recorded=rows.recorded,
+        recorded=recorded(rows),
         capabilities=dict.fromkeys(CAPABILITIES, Capability(available=False)),
     )
     shown = capabilities(

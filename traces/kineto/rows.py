@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -56,11 +56,6 @@ from perfdoc.traces.kineto.values import (
 from perfdoc.traces.model import UNKNOWN, CopyKind, RangeKind, SyncKind, Thread
 from perfdoc.traces.table import Rows, Strings
 
-_EXTRAS = {
-    "stacks": "Python calls (with_stack)",
-    "shapes": "operator shapes (record_shapes)",
-    "memory": "every allocation (profile_memory)",
-}
 _AT_ONCE, _LOOKED_AT, _PADDLES = 4096, 8, pattern_of(rb'"(cname|increase_bytes)"')
 _SINGLY = frozenset("BEMIi")
 """Phases of which there are few, or which belong to another event."""
@@ -85,9 +80,11 @@ def _nothing(event: PlainEvent, args: None, start: int, end: int) -> None:
 
 
 class EventRows(OddEvents):
-    """Everything that the events of one file say, row by row."""
+    """Everything that the events of one file say, row by row. decoders: of arguments, by category."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, decoders: Mapping[str | None, msgspec.json.Decoder[Any]] = DECODERS
+    ) -> None:
         super().__init__()
         self.path = path
         self.strings = Strings()
@@ -111,9 +108,9 @@ class EventRows(OddEvents):
         self.ranges = _rows("start_ns", "end_ns", "thread", "name", "kind")
         self.operators = _rows("start_ns", "end_ns", "thread", "name", "dims", "dtypes", "values", "strides")
         self.memory = _rows("time_ns", "ordinal", "thread", "allocated_bytes", "reserved_bytes")
-        self._inputs = InputTexts(self.strings)
+        self.inputs = InputTexts(self.strings)
         self.python_calls = _rows("start_ns", "end_ns", "thread", "name")
-        self._extras: set[str] = set()
+        self.extras: set[str] = set()
         self._own_frame: dict[str, bool] = {}
         self._kernel_names: dict[str, tuple[int, int]] = {}
         self.payloads = PayloadRows(self.strings)
@@ -122,6 +119,8 @@ class EventRows(OddEvents):
         """Duration events by categories that are neither read nor known to be skipped."""
         self.unknown_on_device: Counter[str] = Counter()
         self._held: list[tuple[Event, Args, int, int]] = []
+        self.may_link = False
+        """Whether a kernel has an external id in place of a correlation id."""
         on_device = self._device_interval
         self._readers: dict[str | None, tuple[_Times, _Keep]] = {
             **dict.fromkeys(KERNELS, (on_device, self._kernel)),
@@ -134,17 +133,12 @@ class EventRows(OddEvents):
             "python_function": (self._frame_interval, self._python_call),
         }
         """By category: start and end of an event that is not plain, and what keeps a row of it."""
+        self._decoders = decoders
         self._plain: dict[str | None, tuple[Callable[[Any], Any] | None, _Keep]] = {
-            cat: (None if cat in _NO_ARGS else DECODERS.get(cat, ARGS).decode, keep)
+            cat: (None if cat in _NO_ARGS else decoders.get(cat, ARGS).decode, keep)
             for cat, (_, keep) in self._readers.items()
         }
         self._plain |= dict.fromkeys(SKIPPED, (None, _nothing))
-
-    @property
-    def recorded(self) -> list[str]:
-        """What was recorded besides the activity, the costliest first."""
-        extras = self._extras | ({"shapes"} if self._inputs.any else set())
-        return [words for extra, words in _EXTRAS.items() if extra in extras]
 
     def read(self, events: list[msgspec.Raw]) -> None:
         """Sort the next events of the file; those that cannot be read are counted."""
@@ -184,7 +178,7 @@ class EventRows(OddEvents):
             if event.ph == "X":
                 if reader := self._readers.get(event.cat):
                     times, keep = reader
-                    own, strict = DECODERS.get(event.cat, ARGS), event.cat not in _ANY_ARGS
+                    own, strict = self._decoders.get(event.cat, ARGS), event.cat not in _ANY_ARGS
                     keep(event, decode_args(own, event.args, strict=strict), *times(event))
                 elif event.cat not in SKIPPED:
                     at = _interval(event) if family(event.cat) else (0, 0)
@@ -212,6 +206,7 @@ class EventRows(OddEvents):
             name = self._name_on_device(event, "kernel")
             interned = self.strings.intern(short_name(name)), self.strings.intern(name)
             self._kernel_names[name] = interned
+            self.may_link = args.correlation is None is not args.external
         if args.collective is not None or args.group_name is not None:
             self.payloads.add(len(self.kernels), args)
         where = self._ordinal(event, args), event.tid if args.stream is None else args.stream
@@ -261,7 +256,7 @@ class EventRows(OddEvents):
     def _operator(self, event: Event, args: Inputs, start: int, end: int) -> None:
         text_name = self._name(event)
         name, thread = self.strings.intern(text_name), self._thread(event)
-        self.operators.add(start, end, thread, name, *self._inputs.of(text_name, args))
+        self.operators.add(start, end, thread, name, *self.inputs.of(text_name, args))
         if event.cat == "Operator" and text_name.startswith(ANNOTATION_PREFIXES):
             self.ranges.add(start, end, thread, name, RangeKind.PUSH_POP)
 
@@ -276,7 +271,7 @@ class EventRows(OddEvents):
 
     def _is_kept(self, event: Event) -> bool:
         name = self._name(event)
-        self._extras.add("stacks")
+        self.extras.add("stacks")
         return self._own_frame.setdefault(name, is_kept_frame(name))
 
     def _mark(self, event: Event) -> None:
@@ -285,7 +280,7 @@ class EventRows(OddEvents):
             name = self._name(event)
             time, thread = instant_ns(event.ts), self._thread(event)
             if name == "[memory]":
-                self._extras.add("memory")
+                self.extras.add("memory")
                 args = decode_args(MEMORY_ARGS, event.args)
                 if non_negative(args.device_type) > 0 and args.allocated is not None:
                     sizes = non_negative(args.allocated), non_negative(args.reserved)
