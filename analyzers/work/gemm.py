@@ -155,25 +155,50 @@ def _each(value: Sequence[int], axes: int) -> Sequence[int]:
     return tuple(value) * axes if len(value) == 1 else value
 
 
+def _spread(
+    x: Tensor,
+    w: Tensor,
+    padding: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    *more: Sequence[int],
+) -> Shape | None:
+    """[N, Cout, ...] of a transposed one: weights are [Cin, Cout over groups, ...]. more: padding of the
+    output, and groups."""
+    axes = len(x.shape) - 2
+    outer, groups = more
+    if axes < 1 or len(w.shape) != len(x.shape):
+        return None
+    each = [_each(v, axes) for v in (padding, stride, dilation, outer)]
+    if any(len(v) != axes for v in each) or len(groups) != 1:
+        return None
+    sizes = [
+        (n - 1) * s - 2 * p + d * (k - 1) + o + 1
+        for n, k, p, s, d, o in zip(x.shape[2:], w.shape[2:], *each, strict=True)
+    ]
+    return (x.shape[0], w.shape[1] * groups[0], *sizes) if min(sizes) >= 0 else None
+
+
 def _forward(
-    bias: int | None, padding: int, stride: int, dilation: int, transposed: int | None = None
+    bias: int | None, padding: int, stride: int, dilation: int, transposed: int | None = None, *more: int
 ) -> Formula:
-    """x at 0 and weights at 1; where the other inputs stand. Of a transposed one nothing is known."""
+    """x at 0 and weights at 1; where the other inputs stand. more: of what can be transposed (always, where
+    there is no flag) the padding of its output, and its groups."""
 
     def work(x: Inputs) -> OperatorWork | None:
         given, w = x.tensor(0), x.tensor(1)
-        if transposed is not None and x.flag(transposed) is not False:
+        spreads = bool(more) if transposed is None else x.flag(transposed)
+        settings = [x.integers(i) for i in (padding, stride, dilation, *(more if spreads else ()))]
+        if given is None or w is None or spreads is None or any(s is None for s in settings):
             return None
-        settings = [x.integers(i) for i in (padding, stride, dilation)]
-        if given is None or w is None or any(s is None for s in settings):
-            return None
-        out = _outputs(given, w, *(s for s in settings if s is not None))
+        out = (_spread if spreads else _outputs)(given, w, *(s for s in settings if s is not None))
         if out is None:
             return None
         added = x.tensor(bias) if bias is not None else None
         elements = math.prod(out)
+        products = (given.elements if spreads else elements) * math.prod(w.shape[1:])
         return OperatorWork(
-            flops=2 * elements * math.prod(w.shape[1:]) + (elements if added is not None else 0),
+            flops=2 * products + (elements if added is not None else 0),
             bytes=total_bytes((bytes_of(given, w, added), sized(elements, given.width))),
             dtype=given.dtype,
             kind="convolution",
@@ -214,8 +239,10 @@ FORMULAS: dict[str, Formula] = {
     "aten::_scaled_grouped_mm": partial(_groups, offsets=4, out_dtype=7, default=False),
     "aten::cudnn_convolution": _forward(None, 2, 3, 4),
     "aten::cudnn_convolution_relu": _forward(2, 4, 3, 5),
-    "aten::miopen_convolution": _forward(2, 3, 4, 5),
-    "aten::_convolution": _forward(2, 4, 3, 5, 6),
+    **dict.fromkeys(("aten::miopen_convolution", "aten::miopen_depthwise_convolution"), _forward(2, 3, 4, 5)),
+    "aten::cudnn_convolution_transpose": _forward(None, 2, 4, 5, None, 3, 6),
+    "aten::miopen_convolution_transpose": _forward(2, 3, 5, 6, None, 4, 7),
+    **dict.fromkeys(("aten::_convolution", "aten::convolution_overrideable"), _forward(2, 4, 3, 5, 6, 7, 8)),
     "aten::_conv_depthwise2d": _forward(3, 5, 4, 6),
     "aten::convolution_backward": _backward,
 }

@@ -283,6 +283,31 @@ def test_convolution() -> None:
     assert found[:2] == (2 * 12 * 3, 4 * (20 + 12 + 12))
 
 
+def test_transposed_convolution() -> None:
+    """6 -> 8 channels in 2 groups, kernel 3x3, padding 1, stride 2, 1 more at the end: outputs of
+    (4 - 1) x 2 - 2 + 2 + 1 + 1 = 8x8. Each of 2 x 6 x 16 inputs goes into 4 channels of 9 places."""
+    dims = [[2, 6, 4, 4], [6, 4, 3, 3], *[[]] * 8]
+    settings = "[1, 1]", "[1, 1]", "[2, 2]", "[1, 1]", "2", "False", "False"
+    of_miopen = "miopen_convolution_transpose", dims, same(2, "c10::Half", 8), ["", "", "", *settings]
+    expected = 2 * 192 * 36, 2 * (192 + 216 + 2 * 8 * 64), "fp16", "convolution"
+    assert figures(*of_miopen) == expected
+    of_cudnn = "cudnn_convolution_transpose", dims, same(2, "c10::Half", 8), ["", "", *settings, "True"]
+    assert figures(*of_cudnn) == expected
+    values = ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "True", "[1, 1]", "2"]
+    plain = ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]
+    for name in ("_convolution", "convolution_overrideable"):
+        assert figures(name, dims, same(2, "c10::Half", 8), values) == expected
+        found = figures(name, [[2, 3, 7, 7], [8, 3, 3, 3], *[[]] * 7], same(2, "c10::Half", 7), plain)
+        assert found[0] == 2 * 256 * 27
+    unknown = [*values[:8], ""]
+    assert work("_convolution", dims, same(2, "c10::Half", 8), unknown) is None
+    depthwise = ["", "", "", "[1]", "[1]", "[1]", "4", "False", "False"]
+    found = figures(
+        "miopen_depthwise_convolution", [[1, 4, 5], [4, 1, 3], *[[]] * 7], same(2, FP32, 7), depthwise
+    )
+    assert found[:2] == (2 * 20 * 3, 4 * (20 + 12 + 20))
+
+
 def test_element_wise() -> None:
     assert figures("mul", [[4, 8], [8]], same(2, FP32))[:2] == (32, 4 * (32 + 8 + 32))
     assert figures("mul_", [[4, 8], []], [FP32, "double"])[:2] == (32, 4 * 64)
