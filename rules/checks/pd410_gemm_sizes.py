@@ -7,7 +7,7 @@ from perfdoc.rules.engine.gain import Gain, RankMeasurement, bound_of, time_evid
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import KERNELS
-from perfdoc.rules.facts.roofline import WORK, holds, most_by_replay, of_roofline
+from perfdoc.rules.facts.roofline import WORK, beyond_ns, holds, most_by_replay, of_roofline, worst
 
 META = Meta(
     title="GEMM sizes off the tensor cores' multiples",
@@ -21,7 +21,6 @@ MIN_FRAC = 0.02
 """Of the step: predicted gain of padding; of the window where nothing is predicted: what these GEMMs take
 beyond their roofline, mean over ranks."""
 _KEY = "padded_gemms"
-_NAMED = 3
 
 
 def evaluate(case: Case) -> Verdict:
@@ -32,21 +31,14 @@ def evaluate(case: Case) -> Verdict:
     by_peers = gain is not None and gain.is_predicted
     if (min(worth_frac(case, _KEY), share) if by_peers else share) < MIN_FRAC:
         return passes(evidence)
-    found: dict[tuple[str, str], tuple[OperatorEfficiency, int, int]] = {}
-    for rank in case.ranks:
-        for operator, sizes in _odd(rank):
-            key = operator.name, operator.shapes
-            before = found[key][2] if key in found else 0
-            found[key] = operator, sizes[0], before + _beyond_ns(operator)
-    worst = sorted(found.values(), key=lambda row: -row[2])[:_NAMED]
-    operator, size, _ = worst[0]
-    least = MULTIPLES[operator.dtype]
+    named = worst(case, _odd)
+    size, least = odd_sizes(named)[0][0], MULTIPLES[named[0].dtype]
     by = " (make_vocab_size_divisible_by)" if case.framework == "megatron" else ""
     return fires(
         reason=f"GEMMs have sizes that are no multiples, such as {size:,}",
-        evidence=[*evidence, *(of_roofline(o) for o, *_ in worst)],
+        evidence=[*evidence, *map(of_roofline, named)],
         remedy=f"Pad {size:,} to {-(-size // least) * least:,}, a multiple of {least}: 16 bytes in "
-        f"{operator.dtype}. A vocabulary{by} or a hidden size better to one of 64.",
+        f"{named[0].dtype}. A vocabulary{by} or a hidden size better to one of 64.",
         gain=gain,
         verify="Run again: these GEMMs reach the TFLOP/s of their neighbours.",
         false_alarm="A size that is a layer's nature and small, such as a head of few classes.",
@@ -62,10 +54,6 @@ def _gain(case: Case) -> Gain | None:
     return bound_of(case, _KEY, most)
 
 
-def _beyond_ns(operator: OperatorEfficiency) -> int:
-    return round(operator.time_ns * (1 - (operator.roofline_frac or 0.0)))
-
-
 def _saved_ns(rank: RankMeasurement) -> int:
     operators = rank.efficiency.operators
     stays = padded(operators).stays_frac
@@ -73,11 +61,11 @@ def _saved_ns(rank: RankMeasurement) -> int:
 
 
 def _lost_ns(rank: RankMeasurement) -> int:
-    return min(sum(_beyond_ns(o) for o, _ in _odd(rank)), rank.ledger.compute)
+    return min(round(sum(map(beyond_ns, _odd(rank)))), rank.ledger.compute)
 
 
-def _odd(rank: RankMeasurement) -> list[tuple[OperatorEfficiency, list[int]]]:
+def _odd(rank: RankMeasurement) -> list[OperatorEfficiency]:
     """GEMMs of such sizes."""
     operators = rank.efficiency.operators
     each = zip(operators, odd_sizes(operators), strict=True)
-    return [(o, sizes) for o, sizes in each if sizes and o.roofline_frac is not None]
+    return [o for o, sizes in each if sizes and o.roofline_frac is not None]

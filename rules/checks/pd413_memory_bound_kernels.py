@@ -1,5 +1,6 @@
 """Each of them reads and writes whole tensors through HBM; one kernel in their place does so once."""
 
+from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.assumptions import (
     EAGER,
@@ -15,7 +16,7 @@ from perfdoc.rules.engine.gain import RankMeasurement, bound_of, time_share
 from perfdoc.rules.engine.needs import GPUS, WINDOW
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.capture import KERNELS
-from perfdoc.rules.facts.roofline import PARTED, most_by_replay
+from perfdoc.rules.facts.roofline import PARTED, most_by_replay, of_roofline, worst
 
 _COMPILE = "Compile the layers (torch.compile), or take fused ones."
 _ENGINES = (
@@ -26,7 +27,7 @@ _LIBRARIES = "Transformer Engine has LayerNormMLP, Liger norms and losses, flash
 _XLA = "XLA fuses what a compiled function holds: jit all of the step (jax.jit, jit_compile=True)."
 META = Meta(
     title="Memory-bound kernels that are not fused",
-    action="Fuse the kernels between GEMMs",
+    action="Fuse memory-bound kernels",
     sources=("PyTorch, torch.compile", "NVIDIA, Transformer Engine"),
     topic="fusion",
     behind=(("PD405", "may share kernels with 1"),),
@@ -58,13 +59,21 @@ def evaluate(case: Case) -> Verdict:
     times = {name: case.share(lambda r, n=name: _class_ns(r, n)) or 0.0 for name in _CLASSES}  # type: ignore[misc]
     most = sorted((t, n) for n, t in times.items() if t)[::-1][:_NAMED]
     return informs(
-        reason="runs of kernels between GEMMs could each be one kernel",
-        evidence=[*evidence, *((f"{_said(n)}, of the window", per_cent(t)) for t, n in most)],
+        reason="runs of memory-bound kernels could each be one kernel",
+        evidence=[
+            *evidence,
+            *((f"{_said(n)}, of the window", per_cent(t)) for t, n in most),
+            *map(of_roofline, worst(case, _known)[:1]),
+        ],
         remedy=f"{_COMPILE} {_LIBRARIES} Keep tensors contiguous and in one dtype: copies go then.",
         gain=bound_of(case, _KEY, most_by_replay(case, _KEY, _fusible_ns, _ALL_FUSED, launches_go=True)),
-        verify="Run again: fewer kernels between GEMMs, and less of the window in them.",
+        verify="Run again: fewer such kernels, and less of the window in them.",
         false_alarm="Kernels of one run that work on different tensors gain launches only.",
     )
+
+
+def _known(rank: RankMeasurement) -> list[OperatorEfficiency]:
+    return [o for o in rank.efficiency.operators if o.kernel_class in _CLASSES]
 
 
 def _said(name: str) -> str:

@@ -1,9 +1,10 @@
 """What compute loses against the roofline, and which operators lose it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from perfdoc.analyzers.base.ceilings import ceilings_of
 from perfdoc.analyzers.efficiency.gemms import gemms_of
+from perfdoc.patterns import pattern_of
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.figures import per_cent
 from perfdoc.results.names import shorten
@@ -101,7 +102,29 @@ def holds(case: Case, replayed: Gain, of: Callable[[RankMeasurement], int]) -> b
     return not slowed_by(case) or (replayed.mid_ms or 0.0) >= _ALL * (case.per_unit_ms(of) or 0.0)
 
 
+def beyond_ns(operator: OperatorEfficiency) -> float:
+    """What it takes beyond its roofline; all of it where that is not known."""
+    return operator.time_ns * (1 - (operator.roofline_frac or 0.0))
+
+
+_NAMED = 3
+
+
+def worst(
+    case: Case, some: Callable[[RankMeasurement], Iterable[OperatorEfficiency]]
+) -> list[OperatorEfficiency]:
+    """Of operators whose roofline is known, those that take most beyond it, each shape once."""
+    slow = sorted((o for r in case.ranks for o in some(r) if o.roofline_frac is not None), key=beyond_ns)
+    return list({(o.name, o.shapes, o.dtype): o for o in slow}.values())[::-1][:_NAMED]
+
+
+_EMPTY = pattern_of(r"(,\[\])+\]$")
+
+
 def of_roofline(operator: OperatorEfficiency) -> Evidence:
-    """An operator, and the share of its roofline that it reaches."""
-    name, shapes = shorten(operator.name, 48), shorten(operator.shapes, 72)
-    return (f"{name} {shapes}, {operator.dtype}: of its roofline", per_cent(operator.roofline_frac or 0.0))
+    """An operator, the share of its roofline that it reaches, and its rate."""
+    name, shapes = shorten(operator.name, 48), shorten(_EMPTY.sub("]", operator.shapes), 72)
+    multiplies = operator.kernel_class in ("gemm", "grouped_gemm", "attention", "convolution")
+    rate, unit = (operator.achieved_tflops, "TFLOP/s") if multiplies else (operator.achieved_tbps, "TB/s")
+    said = per_cent(operator.roofline_frac or 0.0) + (f", {rate:.3g} {unit}" if rate else "")
+    return (f"{name} {shapes}, {operator.dtype}: of its roofline", said)

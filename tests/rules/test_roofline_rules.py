@@ -1,4 +1,4 @@
-"""PD410 to PD413: GEMM sizes, SMs without blocks, GEMMs below the best, memory-bound kernels.
+"""PD410 to PD413: GEMM sizes, SMs without blocks, operators below the roofline, memory-bound kernels.
 
 A GEMM of [m, k] x [k, n] is 2 m k n FLOPs; an H100 does 989 TFLOP/s in BF16.
 """
@@ -56,7 +56,7 @@ def test_an_odd_vocabulary_loses_what_is_beyond_the_roofline(tmp_path: Path) -> 
     found = result("PD410", an_odd_vocabulary(tmp_path))
     assert found.state == "fires"
     assert "50,257" in found.reason
-    assert evidence_of(found)[-1] == "26.6 %"
+    assert evidence_of(found)[-1] == "26.6 %, 263 TFLOP/s"
     assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(0.2934, abs=1e-3))
 
 
@@ -94,6 +94,26 @@ def test_a_gemm_is_held_to_the_best_one_of_the_job(tmp_path: Path) -> None:
     assert gain_of(found).high_ms == pytest.approx(0.329, abs=2e-3)
     even = multiplying(tmp_path, (4_096, 4_096, 6_400, 271), (4_096, 6_400, 4_096, 290))
     assert result("PD412", even).state == "passes"
+
+
+def test_gemms_that_are_all_slow_are_held_to_the_roofline(tmp_path: Path) -> None:
+    """2 x 4,096 x 4,096 x 6,400 FLOPs are 217.1 us at the peak: of 900, 24.1 % and 239 TFLOP/s, 682.9 more
+    than at the roofline. Of 860 us they are 25.2 %. Odd sizes are PD410's."""
+    found = result("PD412", multiplying(tmp_path, (4_096, 4_096, 6_400, 900)))
+    assert (found.state, evidence_of(found)[0]) == ("fires", "24.1 %, 239 TFLOP/s")
+    assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(0.6829, abs=1e-3))
+    assert result("PD412", multiplying(tmp_path, (4_096, 4_096, 6_400, 860))).state == "passes"
+    assert result("PD412", multiplying(tmp_path, (4_096, 4_096, 6_401, 900))).state == "passes"
+
+
+def test_short_calls_are_not_held_to_the_roofline(tmp_path: Path) -> None:
+    """The bytes of a GEMM of 1,024 x 1,024 x 512 take 1.25 us, its FLOPs 1.09. Calls of 40 us spend them on
+    starting; two of 240 do not: 480 - 2 x 1.25 us are beyond the roofline."""
+    gemm = (1_024, 1_024, 512)
+    assert result("PD412", multiplying(tmp_path, *[(*gemm, 40)] * 12)).state == "passes"
+    found = result("PD412", multiplying(tmp_path, *[(*gemm, 240)] * 2))
+    assert found.state == "fires"
+    assert gain_of(found).high_ms == pytest.approx(0.4775, abs=1e-3)
 
 
 @example("PD413")
