@@ -29,9 +29,9 @@ from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.tables.device import CopyTime, DeviceTables, copy_times, device_tables
 from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline
 from perfdoc.records import dataclass
-from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis
+from perfdoc.results import DeviceContention, HostActivity
 from perfdoc.results.efficiency import KernelEfficiency
-from perfdoc.results.kernels import SuspectedCommunication
+from perfdoc.results.kernels import KernelPartsAnalysis, SuspectedCommunication
 from perfdoc.results.memory import DeviceMemory, MemorySeries
 from perfdoc.results.quality import EventCounts
 from perfdoc.results.ranks import Communication, KernelsOnly, Ledger, Window

@@ -18,16 +18,14 @@ from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
 from perfdoc.results.efficiency import NO_EFFICIENCY, KernelEfficiency
 from perfdoc.results.headline import Job, Mfu, WaterfallBar
 from perfdoc.results.host import HostActivity, HostGapsAnalysis, HostJitter
-from perfdoc.results.job_model import NO_JOB_MODEL, JobModelAnalysis, ModelledStage
+from perfdoc.results.job_model import NO_JOB_MODEL, JobModelAnalysis
 from perfdoc.results.kernels import (
     KernelClass,
-    KernelPartsAnalysis,
     KernelsAnalysis,
-    SuspectedCommunication,
     TopKernel,
 )
 from perfdoc.results.memory import MemoryAnalysis
-from perfdoc.results.quality import CapabilityRow, Contradiction, Input, NotMeasured, Quality, State
+from perfdoc.results.quality import CapabilityRow, Input, Quality
 from perfdoc.results.ranking import Opportunity
 from perfdoc.results.ranks import (
     DIMENSIONS,
@@ -36,7 +34,6 @@ from perfdoc.results.ranks import (
     ExposedComm,
     Gpu,
     Idle,
-    KernelsOnly,
     Ledger,
     Rank,
     Step,
@@ -45,15 +42,13 @@ from perfdoc.results.ranks import (
 from perfdoc.results.replay import (
     Combined,
     Gain,
-    GainOfSet,
     GainsAnalysis,
     Prediction,
-    RankReplay,
     Replay,
     ReplayAnalysis,
 )
 from perfdoc.results.roles import RolesAnalysis
-from perfdoc.results.rules import Advice, Evidence, Related, RuleResult, WorstInstance
+from perfdoc.results.rules import Advice, RuleResult, WorstInstance
 from perfdoc.results.step_times import StepTimes
 from perfdoc.results.tables import Tables
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
@@ -93,14 +88,10 @@ __all__ = [
     "CapabilityRow",
     "Combined",
     "Communication",
-    "Contradiction",
     "DeviceContention",
     "Diagnosis",
-    "Evidence",
     "ExposedComm",
     "Gain",
-    "GainOfSet",
-    "GainsAnalysis",
     "Gpu",
     "HostActivity",
     "HostGapsAnalysis",
@@ -110,32 +101,20 @@ __all__ = [
     "Job",
     "JobModelAnalysis",
     "KernelClass",
-    "KernelEfficiency",
-    "KernelPartsAnalysis",
     "KernelsAnalysis",
-    "KernelsOnly",
     "Ledger",
     "MemoryAnalysis",
     "Mfu",
-    "ModelledStage",
     "NormContentionAnalysis",
-    "NotMeasured",
     "Opportunity",
-    "PipelineAnalysis",
     "Prediction",
     "Quality",
     "Rank",
-    "RankReplay",
-    "Related",
     "Replay",
     "ReplayAnalysis",
     "RuleResult",
-    "SkewAnalysis",
-    "State",
     "Step",
     "StepTimes",
-    "SuspectedCommunication",
-    "Tables",
     "Timeline",
     "TimelineRank",
     "TimelineTrack",

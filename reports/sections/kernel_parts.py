@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from perfdoc.records import dataclass
 from perfdoc.reports.over_ranks import frac, windows_ns
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, share, time, word
-from perfdoc.results import Diagnosis, KernelPartsAnalysis, Rank, figures
-from perfdoc.results.kernels import PHASES
+from perfdoc.results import Diagnosis, Rank, figures
+from perfdoc.results.kernels import PHASES, KernelPartsAnalysis
 from perfdoc.results.names import prose, shorten
 
 _PARTS = 12

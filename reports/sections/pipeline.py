@@ -8,9 +8,9 @@ from functools import partial
 
 from perfdoc.reports.over_ranks import frac
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, share, time, word
-from perfdoc.results import Diagnosis, JobModelAnalysis, PipelineAnalysis, figures
+from perfdoc.results import Diagnosis, JobModelAnalysis, figures
 from perfdoc.results.names import opening, prose
-from perfdoc.results.waits import PipelineStage
+from perfdoc.results.waits import PipelineAnalysis, PipelineStage
 
 _STAGES = 12
 _NOTES = 2

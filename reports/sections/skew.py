@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from perfdoc.reports.over_ranks import frac
 from perfdoc.reports.sections.section import Grid, Section, count, name, share, time, word
-from perfdoc.results import Diagnosis, Rank, SkewAnalysis, figures
+from perfdoc.results import Diagnosis, Rank, figures
 from perfdoc.results.names import opening, prose, shorten
-from perfdoc.results.waits import LATE_WORDS, waits_by_schedule
+from perfdoc.results.waits import LATE_WORDS, SkewAnalysis, waits_by_schedule
 
 _STRAGGLERS = 5
 _WAITS = 8

@@ -7,7 +7,7 @@ from pathlib import Path
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernels.attributed import attributed_kernels
 from perfdoc.analyzers.kernels.parts import kernel_parts
-from perfdoc.results import KernelPartsAnalysis
+from perfdoc.results.kernels import KernelPartsAnalysis
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of
 from tests.captures.process import ThreadBuilder

@@ -11,7 +11,7 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.results import KernelPartsAnalysis
+from perfdoc.results.kernels import KernelPartsAnalysis
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.results import KernelPartsAnalysis
+from perfdoc.results.kernels import KernelPartsAnalysis
 from perfdoc.traces.load import read_trace
 from tests.amount import some
 from tests.analyzers.device_views import views_of

@@ -7,8 +7,8 @@ import pytest
 
 from perfdoc.diagnose.account import account_of
 from perfdoc.diagnose.memory_verdict import memory_verdict
-from perfdoc.results import SuspectedCommunication
 from perfdoc.results.capture_parts import Pause, StartUp
+from perfdoc.results.kernels import SuspectedCommunication
 from perfdoc.results.memory import MemorySite
 from perfdoc.results.waits import LateCause, LateRank
 from tests.analyzers.memory_planted import CALL, FORWARD, MIB, SCRIPT, ZERO_GRAD, Planted, one

@@ -8,10 +8,10 @@ import pytest
 
 from perfdoc.diagnose.verdict import Evidence, verdict_of
 from perfdoc.reports.summary import ranks_words
-from perfdoc.results import Evidence as Fact
 from perfdoc.results import Opportunity, Rank, RuleResult, StepTimes
 from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.ranking import Blamed
+from perfdoc.results.rules import Evidence as Fact
 from perfdoc.results.step_times import Distribution
 from perfdoc.results.tables import CollectiveSize
 from perfdoc.rules.facts.capture import SLOWED

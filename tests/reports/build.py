@@ -13,7 +13,6 @@ from perfdoc.results import (
     Communication,
     DeviceContention,
     Diagnosis,
-    Evidence,
     ExposedComm,
     Gpu,
     HostActivity,
@@ -22,22 +21,22 @@ from perfdoc.results import (
     Idle,
     Input,
     KernelClass,
-    KernelPartsAnalysis,
     KernelsAnalysis,
-    KernelsOnly,
     Ledger,
     Mfu,
     NormContentionAnalysis,
-    PipelineAnalysis,
     Quality,
     Rank,
     RuleResult,
-    SkewAnalysis,
     Step,
     StepTimes,
     TopKernel,
     Window,
 )
+from perfdoc.results.kernels import KernelPartsAnalysis
+from perfdoc.results.ranks import KernelsOnly
+from perfdoc.results.rules import Evidence
+from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 from tests.reports.fill import filled, missing
 
 

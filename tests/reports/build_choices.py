@@ -5,19 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import combinations
 
-from perfdoc.results import (
-    Advice,
-    Combined,
-    Diagnosis,
-    Evidence,
-    Gain,
-    GainOfSet,
-    GainsAnalysis,
-    Job,
-    Prediction,
-    RuleResult,
-)
+from perfdoc.results import Advice, Combined, Diagnosis, Gain, Job, Prediction, RuleResult
 from perfdoc.results.ranking import Opportunity, OpportunityKind, settings_of
+from perfdoc.results.replay import GainOfSet, GainsAnalysis
+from perfdoc.results.rules import Evidence
 from tests.reports.fill import filled
 
 KEYS = ("without_gc", "without_data", "norms_alone")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.results import PipelineAnalysis, SkewAnalysis
-from perfdoc.results.waits import PipelineStage, RankWait
+from perfdoc.results.waits import PipelineAnalysis, PipelineStage, RankWait, SkewAnalysis
 from tests.reports.fill import filled
 
 KNOWN = {"state": "measured", "reason": "", "remedy": ""}

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from perfdoc.results import CapabilityRow, Diagnosis, Evidence, Quality, Related, RuleResult
+from perfdoc.results import CapabilityRow, Diagnosis, Quality, RuleResult
+from perfdoc.results.rules import Evidence, Related
 from tests.amount import some
 from tests.reports import jobs
 from tests.reports.fill import with_text

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from perfdoc.reports.gaps import Gap, gaps_of
-from perfdoc.results import Diagnosis, Gpu, HostActivity, KernelPartsAnalysis
+from perfdoc.results import Diagnosis, Gpu, HostActivity
 from perfdoc.results.efficiency import KernelEfficiency
 from perfdoc.results.headline import Job
 from perfdoc.results.host import DataPauses, HostPauses, LaunchQueue
+from perfdoc.results.kernels import KernelPartsAnalysis
 from perfdoc.results.step_times import LogAgreement, ProfilerOverhead, WarmUp
 from tests.reports import build, jobs
 from tests.reports.fill import filled, missing

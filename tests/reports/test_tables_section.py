@@ -7,7 +7,7 @@ from dataclasses import replace
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.text import render_text
-from perfdoc.results import Diagnosis, Tables
+from perfdoc.results import Diagnosis
 from perfdoc.results.tables import (
     AllToAll,
     AllToAllBalance,
@@ -16,6 +16,7 @@ from perfdoc.results.tables import (
     CopyRow,
     GpuMetrics,
     MetricMean,
+    Tables,
 )
 from tests.reports.build import one_rank
 from tests.reports.fill import with_text

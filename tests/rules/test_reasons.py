@@ -11,7 +11,7 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.reports.sections.kernel_parts import _linear
-from perfdoc.results import KernelPartsAnalysis
+from perfdoc.results.kernels import KernelPartsAnalysis
 from perfdoc.rules.checks import pd204_exposed_copies as pd204
 from perfdoc.simulator.replay.edits.kernels import in_fp8
 from tests.analyzers.tiny import GEMM

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -54,16 +55,19 @@ _COPY_KINDS = {
 _LAST_KIND = 13
 
 
+def _activity(c: Mapping[str, I64], ids: Ids) -> dict[str, Any]:
+    """Of a row on a device: when, where and by which call."""
+    where = {"device": ids.devices_of(c["globalPid"], c["deviceId"]), "stream": c["streamId"]}
+    correlation = known_correlations(c["correlationId"])
+    return {"start_ns": c["start"], "end_ns": c["end"], **where, "correlation": correlation}
+
+
 def read_kernels(source: NsysSource, ids: Ids) -> Kernels:
     """Rows of the kernel table; empty where the export has none."""
     c = read_ints(source, KERNEL, KERNEL_COLUMNS)
     name, full_name = ids.either_of(c["shortName"], c["demangledName"])
     return Kernels(
-        start_ns=c["start"],
-        end_ns=c["end"],
-        device=ids.devices_of(c["globalPid"], c["deviceId"]),
-        stream=c["streamId"],
-        correlation=known_correlations(c["correlationId"]),
+        **_activity(c, ids),
         name=name,
         full_name=full_name,
         grid_blocks=_volume(c["gridX"], c["gridY"], c["gridZ"]),
@@ -83,11 +87,7 @@ def read_copies(source: NsysSource, ids: Ids) -> Copies:
         c = read_ints(source, table, wanted)
         parts.append(
             Copies(
-                start_ns=c["start"],
-                end_ns=c["end"],
-                device=ids.devices_of(c["globalPid"], c["deviceId"]),
-                stream=c["streamId"],
-                correlation=known_correlations(c["correlationId"]),
+                **_activity(c, ids),
                 kind=_copy_kind(c[kind_column], c["srcDeviceId"], c["dstDeviceId"])
                 if kind_column
                 else np.full(len(c["start"]), CopyKind.MEMSET, np.int8),
@@ -124,11 +124,7 @@ def read_graph_launches(source: NsysSource, ids: Ids) -> GraphLaunches:
     """CUDA graphs traced as a whole (`--cuda-graph-trace=graph`, nsys's default)."""
     c = read_ints(source, GRAPH_TRACE, {**_ACTIVITY, "graphExecId": NULL})
     return GraphLaunches(
-        start_ns=c["start"],
-        end_ns=c["end"],
-        device=ids.devices_of(c["globalPid"], c["deviceId"]),
-        stream=c["streamId"],
-        correlation=known_correlations(c["correlationId"]),
+        **_activity(c, ids),
         graph=c["graphExecId"],
     )
 

@@ -28,13 +28,12 @@ from perfdoc.results import (
     Ledger,
     Rank,
     Step,
-    Tables,
     TopKernel,
 )
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.kernels import PartTime
 from perfdoc.results.names import shorten
-from perfdoc.results.tables import AllToAllRow, CollectiveSize, CopyRow, MetricMean
+from perfdoc.results.tables import AllToAllRow, CollectiveSize, CopyRow, MetricMean, Tables
 from perfdoc.traces import TraceError
 
 _NAME = 400
