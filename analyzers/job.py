@@ -246,13 +246,7 @@ def measure_job(captures: Sequence[CaptureMeasurement], *, whole: bool = True) -
             ],
             clocks,
         ),
-        tables=job_tables(
-            [r.tables for r in ranks],
-            labels,
-            calls,
-            matches,
-            clocks.contradicted,
-        ),
+        tables=job_tables([r.tables for r in ranks], labels, calls, matches, clocks.contradicted),
         matches=matches,
         clocks=clocks,
     )

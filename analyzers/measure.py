@@ -16,13 +16,7 @@ from perfdoc.analyzers.base.memory import give_back
 from perfdoc.analyzers.communication.ddp import Ddp, find_ddp
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity, without_launches
-from perfdoc.analyzers.device.event_counts import (
-    NO_LAUNCHED,
-    event_counts,
-    limited,
-    partial_notes,
-    within,
-)
+from perfdoc.analyzers.device.event_counts import NO_LAUNCHED, event_counts, limited, partial_notes, within
 from perfdoc.analyzers.device.frameworks import Program, program_of, slowed_by
 from perfdoc.analyzers.device.last_step import lacking_ns, last_step_notes
 from perfdoc.analyzers.device.launches import find_launches

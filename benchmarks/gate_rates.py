@@ -95,10 +95,7 @@ def longer(run: RunFigures, factor: float) -> RunFigures:
 
 
 def drawn(
-    equal: list[RunFigures],
-    new: list[RunFigures] | None,
-    sizes: tuple[int, int],
-    factor: float = 1.0,
+    equal: list[RunFigures], new: list[RunFigures] | None, sizes: tuple[int, int], factor: float = 1.0
 ) -> Counter[str]:
     """Outcomes of random draws of so many runs as the baseline and as new ones.
 

@@ -59,11 +59,7 @@ _GLOBAL_TIDS = np.array([global_tid(int(p), int(p) & 0xFFFF) for p in _PIDS], np
 
 
 def generated(
-    kernels: int,
-    folder: Path = DATA,
-    seed: int = 0,
-    devices: int = DEVICES,
-    step_kernels: int = STEP_KERNELS,
+    kernels: int, folder: Path = DATA, seed: int = 0, devices: int = DEVICES, step_kernels: int = STEP_KERNELS
 ) -> Path:
     """The file of so many kernels, written unless it is there already. step_kernels: of one device."""
     of = "" if devices == DEVICES else f"-devices{devices}"

@@ -113,11 +113,7 @@ def main() -> int:
     job = many_ranks(layout)
     took = time.monotonic() - begin
     size = write_job(
-        job,
-        given.output,
-        ranks=range(given.ranks),
-        clock_error_ns=CLOCK_ERROR_NS,
-        force=given.force,
+        job, given.output, ranks=range(given.ranks), clock_error_ns=CLOCK_ERROR_NS, force=given.force
     )
     kernels = sum(op.kernel >= 0 for op in job.simulation.ranks[0].work.tape.ops) * STEPS
     print(

@@ -131,17 +131,7 @@ def turn(
     if tool.ask == "perfdoc":
         report = scratch / "report"
         shutil.rmtree(report, ignore_errors=True)
-        command = [
-            tool.python,
-            "-m",
-            "perfdoc",
-            "analyze",
-            *given,
-            "--window",
-            "capture",
-            "-o",
-            str(report),
-        ]
+        command = [tool.python, "-m", "perfdoc", "analyze", *given, "--window", "capture", "-o", str(report)]
         run = limited([*command, *tool.options], limit_s)
         if not run.error and (
             why := limited([*asking, str(report / "diagnosis.json"), *given], limit_s).error

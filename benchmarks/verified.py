@@ -51,10 +51,7 @@ class Case:
 _SLOW_DATA = {"PERFDOC_DATA_DELAY_MS": "10", "PYTHONPATH": str(HERE / "slow_data")}
 CASES = (
     Case(
-        key="gc",
-        what="a garbage collection in every step",
-        rule="PD202",
-        settings=["manual_gc_interval=1"],
+        key="gc", what="a garbage collection in every step", rule="PD202", settings=["manual_gc_interval=1"]
     ),
     Case(
         key="workers",

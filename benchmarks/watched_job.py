@@ -130,11 +130,7 @@ def parallel(job: Job) -> tuple[torch.nn.Module, Any]:
             for part in model:
                 fully_shard(part, mesh=mesh)
             return fully_shard(model, mesh=mesh), None
-        from torch.distributed.tensor.parallel import (
-            ColwiseParallel,
-            RowwiseParallel,
-            parallelize_module,
-        )
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
         for part in model:
             parallelize_module(part, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})

@@ -188,10 +188,7 @@ class MemoryRecorder:
 
     def _snapshot(self, suffix: str) -> None:
         path = self._run.memory_path(self._rank, suffix)
-        with (
-            whole_file(path, replace=suffix == "oom.pickle") as part,
-            part.open("wb") as file,
-        ):
+        with whole_file(path, replace=suffix == "oom.pickle") as part, part.open("wb") as file:
             pickle.dump(_cuda_memory()._snapshot(), file, protocol=4)
 
     def _watch_out_of_memory(self) -> None:

@@ -132,11 +132,7 @@ def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:
         for heading, members in drawn_groups(ranks, roles)
     ]
     return TimeView(
-        overall=_drawn(
-            parts,
-            "all ranks" if len(ranks) > 1 else labels[0],
-            windows_ns,
-        ),
+        overall=_drawn(parts, "all ranks" if len(ranks) > 1 else labels[0], windows_ns),
         rows=[
             LeafRow(
                 leaf=part.leaf,

@@ -19,11 +19,7 @@ from perfdoc.results.efficiency import NO_EFFICIENCY, KernelEfficiency
 from perfdoc.results.headline import Job, Mfu, WaterfallBar
 from perfdoc.results.host import HostActivity, HostGapsAnalysis, HostJitter
 from perfdoc.results.job_model import NO_JOB_MODEL, JobModelAnalysis
-from perfdoc.results.kernels import (
-    KernelClass,
-    KernelsAnalysis,
-    TopKernel,
-)
+from perfdoc.results.kernels import KernelClass, KernelsAnalysis, TopKernel
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.quality import CapabilityRow, Input, Quality
 from perfdoc.results.ranking import Opportunity
@@ -39,14 +35,7 @@ from perfdoc.results.ranks import (
     Step,
     Window,
 )
-from perfdoc.results.replay import (
-    Combined,
-    Gain,
-    GainsAnalysis,
-    Prediction,
-    Replay,
-    ReplayAnalysis,
-)
+from perfdoc.results.replay import Combined, Gain, GainsAnalysis, Prediction, Replay, ReplayAnalysis
 from perfdoc.results.roles import RolesAnalysis
 from perfdoc.results.rules import Advice, RuleResult, WorstInstance
 from perfdoc.results.step_times import StepTimes

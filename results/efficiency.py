@@ -8,15 +8,7 @@ from typing import Literal
 from perfdoc.records import dataclass
 from perfdoc.results.quality import Measured
 
-CAUSES = (
-    "recomputation",
-    "precision",
-    "memory_bound",
-    "contention",
-    "shape",
-    "clock",
-    "below_roofline",
-)
+CAUSES = ("recomputation", "precision", "memory_bound", "contention", "shape", "clock", "below_roofline")
 """Why compute takes longer than its FLOPs at the peak, in the order in which a kernel's time is given out:
 
 recomputation: forward work that is done again for the backward pass, whatever its rate.

@@ -14,15 +14,7 @@ from tests.captures.timeline import Timeline, TimelineBuilder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from peers_exact import (
-    GAP_NS,
-    Row,
-    counted,
-    hta_population,
-    kineto_rows,
-    nsys_rows,
-    stream_gaps,
-)
+from peers_exact import GAP_NS, Row, counted, hta_population, kineto_rows, nsys_rows, stream_gaps
 from peers_files import as_kineto
 from peers_table import Answered, tool_cells
 

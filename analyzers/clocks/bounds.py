@@ -47,10 +47,7 @@ class Meetings:
 
 
 NO_MEETINGS = Meetings(
-    moments=Moments.empty(),
-    one=np.empty(0, np.int64),
-    other=np.empty(0, np.int64),
-    behind_ns=np.empty(0),
+    moments=Moments.empty(), one=np.empty(0, np.int64), other=np.empty(0, np.int64), behind_ns=np.empty(0)
 )
 
 

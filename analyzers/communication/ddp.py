@@ -106,10 +106,7 @@ def _spans(trace: Trace, name: re.Pattern[str]) -> tuple[I64, I64, I64]:
     ranges, operators = trace.ranges, trace.operators
     usable = (ranges.kind != RangeKind.MARK) & ~ranges.never_closed
     parts = []
-    for table, rows in (
-        (ranges, np.flatnonzero(usable)),
-        (operators, np.arange(len(operators))),
-    ):
+    for table, rows in ((ranges, np.flatnonzero(usable)), (operators, np.arange(len(operators)))):
         named = said_by_names(
             trace.strings, table.name[rows], lambda text: name.match(text) is not None, False
         )

@@ -249,12 +249,7 @@ def _kernels(
 
 
 def _kernel(
-    view: DeviceView,
-    samples: Samples,
-    found: Compared,
-    i: int,
-    judged: Judged,
-    cost: ContentionCost,
+    view: DeviceView, samples: Samples, found: Compared, i: int, judged: Judged, cost: ContentionCost
 ) -> DeviceContendedKernel:
     signature = samples.signatures[i]
     name = view.trace.strings[signature.name]

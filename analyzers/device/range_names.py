@@ -28,10 +28,7 @@ STEP_PATTERNS: tuple[tuple[str, str], ...] = (
     ("JAX", r"^(TSL:)?PjitFunction\((\w{1,32}_)?step\)$"),
     ("vLLM", r"^execute_(\d+_)?context_\d+\([^()]{0,99}\)_generation_\d+\([^()]{0,99}\)$"),
     ("SGLang", r"^step\[\w{1,32} bs=\d+[^\]]{0,99}\]$"),
-    (
-        "TensorRT-LLM",
-        r"^\[Executor\] _forward_step( \d+)?: \d+ ctx reqs,( \d+ ctx tokens,)? \d+ gen reqs$",
-    ),
+    ("TensorRT-LLM", r"^\[Executor\] _forward_step( \d+)?: \d+ ctx reqs,( \d+ ctx tokens,)? \d+ gen reqs$"),
     # "Warm-up Step 1" and "Optimizer.step#…" must not match: the whole name is a step or it is none.
     (
         "common form",

@@ -48,10 +48,7 @@ BoundsUntil: TypeAlias = Callable[[int], KernelBounds | None]
 
 
 def device_efficiency(
-    view: DeviceView,
-    kernels: AttributedKernels | None,
-    excess: Excess,
-    compute_ns: int,
+    view: DeviceView, kernels: AttributedKernels | None, excess: Excess, compute_ns: int
 ) -> tuple[KernelEfficiency, BoundsUntil]:
     """The partition of a device's compute; and what gives the bounds of its kernels.
 

@@ -14,13 +14,7 @@ from perfdoc.analyzers.efficiency.roofline import Roofline
 from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.analyzers.work.operator_work import DTYPES, MODEL, SOURCES, KernelWork
 from perfdoc.records import dataclass
-from perfdoc.results.efficiency import (
-    CAUSES,
-    ClassEfficiency,
-    KernelEfficiency,
-    Loss,
-    OperatorEfficiency,
-)
+from perfdoc.results.efficiency import CAUSES, ClassEfficiency, KernelEfficiency, Loss, OperatorEfficiency
 from perfdoc.results.quality import MEASURED
 
 _MAX_NOTES = 6

@@ -129,9 +129,7 @@ RULES = tuple(KernelRule(**{**row, "kernel_class": KernelClass[row["kernel_class
 COLLECTIVES = _SPELLED["collectives"]
 """Spelling in a kernel's name (lower case, no underscores) -> canonical word."""
 
-WITH_KERNEL = frozenset(
-    ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"),
-)
+WITH_KERNEL = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"))
 """Calls that have a kernel of their own: what the call is, its kernel is, however that is called."""
 
 REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})

@@ -99,11 +99,7 @@ _PATTERNS = (
         knob="apply_rope_fusion",
         sequences=("nc[mo]{0,2}ma",),  # (-x2, x1) put together, * sin, + x * cos
     ),
-    _Pattern(
-        name="bias_dropout_add",
-        knob="bias_dropout_fusion",
-        sequences=("a?qa",),
-    ),
+    _Pattern(name="bias_dropout_add", knob="bias_dropout_fusion", sequences=("a?qa",)),
     _Pattern(
         name="cross_entropy",
         knob="cross_entropy_loss_fusion",
@@ -189,13 +185,7 @@ def _letter(name: str) -> int:
 
 
 def _found(
-    view: DeviceView,
-    pattern: _Pattern,
-    count: int,
-    rows: I64,
-    members: I64,
-    first: I64,
-    duration_ns: I64,
+    view: DeviceView, pattern: _Pattern, count: int, rows: I64, members: I64, first: I64, duration_ns: I64
 ) -> UnfusedPattern:
     names = view.trace.kernels.full_name[rows[first]]
     return UnfusedPattern(

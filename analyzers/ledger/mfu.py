@@ -192,9 +192,7 @@ def _peak(ranks: Sequence[MfuRank], facts: JobFacts) -> _Known:
         return _Known(value=None, text="the captures do not name one GPU for all ranks", remedy=remedy)
     if facts.dtype is None:
         return _Known(
-            value=None,
-            text="the dtype of the GEMMs is unknown",
-            remedy="Give it: --set dtype=bf16 (or fp8).",
+            value=None, text="the dtype of the GEMMs is unknown", remedy="Give it: --set dtype=bf16 (or fp8)."
         )
     (name,) = names
     known = ceilings_of(facts, name).flops

@@ -53,10 +53,7 @@ class Shift:
 
 
 def find_shift(
-    reference: CallList,
-    other: CallList,
-    clock_error_ns: int | None,
-    smallest_overlap_frac: float,
+    reference: CallList, other: CallList, clock_error_ns: int | None, smallest_overlap_frac: float
 ) -> Shift:
     """Align two lists, neither of them empty.
 

@@ -142,10 +142,7 @@ def _of_windows(
         for stage, position in enumerate(window.positions):
             sums.setdefault(position, RowSums(stage=stage)).add(
                 split_idle(
-                    idle_ns=window.idle_ns[stage],
-                    ideal_ns=ideal,
-                    transfer_ns=transfer,
-                    handover_ns=handover,
+                    idle_ns=window.idle_ns[stage], ideal_ns=ideal, transfer_ns=transfer, handover_ns=handover
                 ),
                 window_ns=window.duration_ns,
                 step_ns=window.step_ns[stage],

@@ -198,8 +198,7 @@ def chunks_by_warm_up(
         return all(
             count
             == min(
-                forwards,
-                1 + warm_up_forwards(pp=pp, vpp=vpp, stage=stage, micro_batches=each, group=group),
+                forwards, 1 + warm_up_forwards(pp=pp, vpp=vpp, stage=stage, micro_batches=each, group=group)
             )
             for stage, count in seen
         )

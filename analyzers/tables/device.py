@@ -284,8 +284,4 @@ class DeviceTables:
 
 def device_tables(view: DeviceView, calls: CollectiveCalls) -> DeviceTables:
     """calls: its communication."""
-    return DeviceTables(
-        copies=copy_rows(view),
-        metrics=gpu_metrics(view),
-        sized=sized_calls(view, calls),
-    )
+    return DeviceTables(copies=copy_rows(view), metrics=gpu_metrics(view), sized=sized_calls(view, calls))

@@ -14,13 +14,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.tables.device import DeviceTables
 from perfdoc.analyzers.tables.sizes import UNKNOWN, SentBytes, SizedCalls, collective_sizes
 from perfdoc.results.quality import MEASURED
-from perfdoc.results.tables import (
-    AllToAll,
-    AllToAllBalance,
-    AllToAllRow,
-    GpuMetrics,
-    Tables,
-)
+from perfdoc.results.tables import AllToAll, AllToAllBalance, AllToAllRow, GpuMetrics, Tables
 from perfdoc.traces.table import unique
 
 _OPERATION = "all_to_all"

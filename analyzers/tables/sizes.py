@@ -185,8 +185,7 @@ def _row(ops: _Operations, rows: I64, dimension: str, collective: str, transport
     total_ns = exact_sum(own)
     by_transfer = len(transfer) > 0
     gbps = bus_bandwidth_gbps(
-        collective,
-        *((size[known], group[known], transfer) if by_transfer else (size, group, own)),
+        collective, *((size[known], group[known], transfer) if by_transfer else (size, group, own))
     )
     sizes = unique(group)
     return CollectiveSize(

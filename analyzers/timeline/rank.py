@@ -82,10 +82,7 @@ def idle_layers(gaps: Gaps, inputs: IdleInputs) -> list[Layer]:
     rest = np.where(gaps.short, rest, leaf["unexplained"])
     kept = gaps.host_end_ns > gaps.start_ns
     host = Intervals(gaps.start_ns[kept], gaps.host_end_ns[kept])
-    layers = [
-        Layer(start_ns=gaps.host_end_ns, end_ns=gaps.end_ns, code=rest),
-        layer_of(host, leaf["host"]),
-    ]
+    layers = [Layer(start_ns=gaps.host_end_ns, end_ns=gaps.end_ns, code=rest), layer_of(host, leaf["host"])]
     if len(inputs.gc_or_data):
         layers.append(layer_of(host - (host - inputs.gc_or_data), leaf["data"]))
         layers.append(layer_of(host - (host - inputs.gc), leaf["gc"]))

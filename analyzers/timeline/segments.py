@@ -35,9 +35,7 @@ class Layer:
 def layer_of(intervals: Intervals, code: int) -> Layer:
     """A set of stretches that are all the same."""
     return Layer(
-        start_ns=intervals.start_ns,
-        end_ns=intervals.end_ns,
-        code=np.full(len(intervals), code, np.int64),
+        start_ns=intervals.start_ns, end_ns=intervals.end_ns, code=np.full(len(intervals), code, np.int64)
     )
 
 

@@ -51,7 +51,7 @@ _MAX_NAME = 2_000
 """Characters; the sizes of a product are some hundred at most."""
 _EMITTED = pattern_of(
     r"(?s)(aten::\w{1,40})(?:, seq = \d{1,19})?(?:, op_id = \d{1,19})?, sizes = (\[\[[\d, ]{0,200}\]"
-    r"(?:, \[[\d, ]{0,200}\]){0,16}\])(?:, input_op_ids = \[.*\])?",
+    r"(?:, \[[\d, ]{0,200}\]){0,16}\])(?:, input_op_ids = \[.*\])?"
 )
 
 
@@ -87,12 +87,7 @@ def with_emitted_operators(view: DeviceView) -> DeviceView:
 
 
 FORMULAS: Mapping[str, Formula] = MappingProxyType(
-    {
-        **memory_bound.FORMULAS,
-        **optimizers.FORMULAS,
-        **gemm.FORMULAS,
-        **attention.FORMULAS,
-    }
+    {**memory_bound.FORMULAS, **optimizers.FORMULAS, **gemm.FORMULAS, **attention.FORMULAS}
 )
 """By name of the operator. Composite ones (`aten::matmul`, `aten::layer_norm`) call others that are here."""
 _TENSOR_CORES = frozenset({"gemm", "grouped_gemm", "attention", "convolution"})

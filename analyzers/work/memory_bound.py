@@ -48,11 +48,7 @@ _RANK = MappingProxyType({"fp64": 5, "fp32": 4, "bf16": 3, "fp16": 3, "fp8": 2, 
 
 
 def moves(
-    kind: Kind,
-    flops: int,
-    of: Tensor | None,
-    read: Iterable[Tensor | None],
-    written: Iterable[Tensor | None],
+    kind: Kind, flops: int, of: Tensor | None, read: Iterable[Tensor | None], written: Iterable[Tensor | None]
 ) -> OperatorWork:
     """Bytes in and bytes out. of: whose element type the arithmetic has."""
     dtype = vector_dtype(of.dtype) if of is not None else "unknown"

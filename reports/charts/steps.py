@@ -73,10 +73,7 @@ def steps_picture(diagnosis: Diagnosis) -> Markup | None:
         last=shorten(bars[-1].name, 48),
     )
     pooled = f"; a bar is up to {bars[0].steps:,} steps" if bars[0].steps > 1 else ""
-    return figure(
-        f"Every analysed step: fastest to slowest rank; line: median of ranks{pooled}",
-        drawing,
-    )
+    return figure(f"Every analysed step: fastest to slowest rank; line: median of ranks{pooled}", drawing)
 
 
 def _said(bar: _Bar) -> str:

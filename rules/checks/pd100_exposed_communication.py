@@ -274,19 +274,13 @@ _OVERLAPS = (
         frozenset(("all_to_all", "dispatch", "combine")),
         f"Let compute that needs nothing of it run beside the exchange{_ANOTHER}.",
     ),
-    (
-        frozenset(("send_recv",)),
-        f"Send/recv: {_STAGES}let compute run beside them.",
-    ),
+    (frozenset(("send_recv",)), f"Send/recv: {_STAGES}let compute run beside them."),
     (
         frozenset(("sync",)),
         "Barriers and signals send nothing: they wait until every rank is there. Capture all ranks: they "
         "tell who is late. With larger pieces of work between them they wait less often.",
     ),
-    (
-        frozenset(("broadcast",)),
-        _WEIGHTS,
-    ),
+    (frozenset(("broadcast",)), _WEIGHTS),
 )
 _WAITING = "the exposed time is waiting for late ranks"
 _LATE = (

@@ -295,10 +295,7 @@ def _small_kernels(case: Case) -> Iterator[Evidence]:
     share = case.share(_before_small_ns) or 0.0
     yield ("idle before kernels shorter than their launch, of the window", per_cent(share))
     worst = max(case.ranks, key=_before_small_ns).host.small_kernels
-    for label, ns in (
-        (_RUNS, worst.median_kernel_ns),
-        (_EVERY, worst.median_launch_interval_ns),
-    ):
+    for label, ns in ((_RUNS, worst.median_kernel_ns), (_EVERY, worst.median_launch_interval_ns)):
         if ns is not None:
             yield (label, brief(ns))
     if share and worst.names:

@@ -19,9 +19,7 @@ _STAGE_BY_DEFAULT = {"deepspeed": 0, "accelerate": 2}
 
 
 def framework_of_job(
-    captures: Sequence[CaptureMeasurement],
-    configuration: Configuration,
-    memory: MemoryAnalysis | None = None,
+    captures: Sequence[CaptureMeasurement], configuration: Configuration, memory: MemoryAnalysis | None = None
 ) -> Framework:
     """Settings that were given say it, being Megatron's or PyTorch's; else what every capture shows, and
     without captures the files that a memory snapshot names.

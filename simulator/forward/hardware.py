@@ -55,10 +55,7 @@ class Gpu:
         """
         flops = 2.0 * rows * inner * columns * count
         moved = 2.0 * count * (rows * inner + inner * columns + rows * columns)
-        return max(
-            _whole(flops / (self.flops_per_ns * MATRIX_EFFICIENCY)),
-            self.moving_ns(moved),
-        )
+        return max(_whole(flops / (self.flops_per_ns * MATRIX_EFFICIENCY)), self.moving_ns(moved))
 
     def attention_ns(self, flops: float, *, backward: bool) -> int:
         """Fused attention of so many operations."""

@@ -54,10 +54,7 @@ class LayerWork:
         self.shape, self.layout, self.faults = setting.shape, setting.layout, setting.faults
         self.gpu, self.crosses_nodes = setting.gpu, setting.crosses_nodes
         s, layout = self.shape, self.layout
-        self.names = k.KernelNames(
-            sm_count=self.gpu.sm_count,
-            arch=self.gpu.compute_capability[0] * 10,
-        )
+        self.names = k.KernelNames(sm_count=self.gpu.sm_count, arch=self.gpu.compute_capability[0] * 10)
         self.tokens = layout.seq * layout.mbs // layout.cp
         self.hidden = s.hidden_size
         self.heads_width = s.attention_heads * s.kv_channels // layout.tp

@@ -11,12 +11,7 @@ from perfdoc.results.job_model import JobModelAnalysis, ModelledStage
 from perfdoc.results.quality import MEASURED
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.simulator.job.rank import RankWork
-from perfdoc.simulator.job.settings import (
-    JobSettings,
-    captured_settings,
-    ends_near,
-    uneven_split,
-)
+from perfdoc.simulator.job.settings import JobSettings, captured_settings, ends_near, uneven_split
 from perfdoc.simulator.replay.edits.edit import Value
 from perfdoc.simulator.replay.edits.pipeline import FIRST, LAST, VPP
 from perfdoc.simulator.replay.gains import WhyNot, prediction_of

@@ -215,10 +215,7 @@ NOTHING: Both = (Work(), Work())
 def _mean_work(ranks: Sequence[RankWork], chunks: int) -> Both:
     return mean_of(
         [
-            (
-                Work.of(r.forward, chunks, on_host=r.on_host),
-                Work.of(r.backward, chunks, on_host=r.on_host),
-            )
+            (Work.of(r.forward, chunks, on_host=r.on_host), Work.of(r.backward, chunks, on_host=r.on_host))
             for r in ranks
         ]
     )

@@ -20,10 +20,7 @@ from perfdoc.traces.table import F64, Bool
 
 
 def recorded_job(
-    ranks: Sequence[RankOperations],
-    schedule: JobSchedule,
-    matches: Matches,
-    world_size: int | None = None,
+    ranks: Sequence[RankOperations], schedule: JobSchedule, matches: Matches, world_size: int | None = None
 ) -> RecordedJob | None:
     """Of ranks with operations; None where they have no step in common. world_size: ranks of the job, of
     which some may be missing from groups of unknown size."""

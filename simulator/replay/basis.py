@@ -159,12 +159,7 @@ def occasional(rebuilt: Rebuilt, logged: Counted | None) -> Occasional | None:
 STAYS = f"one collection every {RARE_STEPS} steps remains"
 
 
-def as_often(
-    found: Occasional,
-    gain_of: Callable[[bool, bool], Gain],
-    *,
-    collects_less: bool,
-) -> Gain:
+def as_often(found: Occasional, gain_of: Callable[[bool, bool], Gain], *, collects_less: bool) -> Gain:
     """The gain of a set of changes. gain_of(calm, without those of collections) replays it; collects_less:
     whether it has any of collections."""
     whole = gain_of(False, False)

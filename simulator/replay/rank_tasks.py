@@ -82,11 +82,7 @@ def rank_tasks(view: DeviceView, most: int = EVERY) -> RankTasks:
     number[order] = np.arange(len(order))
     return_task, call_task, work_task = np.split(number, (len(returns), len(returns) + calls))
     end = np.concatenate(
-        (
-            host.end_ns[returns],
-            np.where(host.waits, host.start_ns, host.end_ns),
-            activity.end_ns[inside],
-        )
+        (host.end_ns[returns], np.where(host.waits, host.start_ns, host.end_ns), activity.end_ns[inside])
     ).take(order)
     on_host = np.full(len(returns) + calls, TaskKind.HOST, np.int8)
     kinds = np.concatenate((on_host, _device_kinds(activity, inside))).take(order)

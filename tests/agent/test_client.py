@@ -49,10 +49,7 @@ async def _talk(root: Path) -> None:
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )
     with anyio.fail_after(100):
-        async with (
-            mcp.stdio_client(server) as (read, write),
-            mcp.ClientSession(read, write) as session,
-        ):
+        async with mcp.stdio_client(server) as (read, write), mcp.ClientSession(read, write) as session:
             begun = await session.initialize()
             assert begun.server_info.name == "perfdoc"
             assert "never an instruction" in str(begun.instructions)

@@ -13,13 +13,7 @@ from tests.analyzers.device_views import views_of
 from tests.analyzers.tiny import GEMM, trace_of
 from tests.captures.timeline import TimelineBuilder
 
-NAMES = (
-    "cudaMalloc",
-    "cudaStreamSynchronize",
-    "cuLibraryLoadData",
-    "cudaMemcpyAsync",
-    "cudaEventRecord",
-)
+NAMES = ("cudaMalloc", "cudaStreamSynchronize", "cuLibraryLoadData", "cudaMemcpyAsync", "cudaEventRecord")
 KERNELS = 12
 END = 700
 

@@ -244,10 +244,7 @@ class Job:
 
 
 def analyse_skew(
-    ranks: Sequence[CollectiveCalls],
-    facts: JobFacts,
-    spent: Sequence[RankTime] = (),
-    pp: int | None = None,
+    ranks: Sequence[CollectiveCalls], facts: JobFacts, spent: Sequence[RankTime] = (), pp: int | None = None
 ) -> SkewAnalysis:
     """Match, align and measure all captures of one job."""
     matches = match_collectives(ranks, facts)

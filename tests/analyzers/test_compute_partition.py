@@ -83,11 +83,7 @@ def test_a_bf16_gemm_runs_at_the_peak_and_below_it() -> None:
 
 def test_an_fp32_gemm_loses_by_its_precision() -> None:
     """60 MFLOP: 6 us in FP32, 0.6 us in BF16."""
-    assert parted((60e6, 1e6, "fp32"), 8_000) == {
-        "at_peak": 600,
-        "precision": 5_400,
-        "below_roofline": 2_000,
-    }
+    assert parted((60e6, 1e6, "fp32"), 8_000) == {"at_peak": 600, "precision": 5_400, "below_roofline": 2_000}
     assert parted((60e6, 1e6, "fp32"), 8_000, job=None)["precision"] == 5_400
     assert parted((300e6, 1e6, "tf32"), 8_000, job="fp32") == {
         "at_peak": 3_000,

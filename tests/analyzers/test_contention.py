@@ -15,10 +15,7 @@ from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.analyzers.contention.job import job_contention
 from perfdoc.analyzers.contention.samples import crowded_intervals
 from perfdoc.analyzers.kernel_class.names import element_type_of, family_of
-from perfdoc.results.contention import (
-    ContentionCost,
-    DeviceContendedKernel,
-)
+from perfdoc.results.contention import ContentionCost, DeviceContendedKernel
 from tests.analyzers.contention_plan import NORM, SLOT_NS, Plan, planted
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_GATHER, GEMM

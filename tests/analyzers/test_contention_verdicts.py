@@ -141,10 +141,7 @@ def test_too_many_kernels_for_their_samples_are_undecided(tmp_path: Path) -> Non
     verdicts = [k.verdict for k in found.signatures]
     assert (verdicts.count("slower"), verdicts.count("undecided"), len(verdicts)) == (53, 7, 60)
     reasons = {k.verdict_reason for k in found.signatures}
-    assert reasons == {
-        "",
-        "too few runs to prove anything of one of 60 kernels tested together",
-    }
+    assert reasons == {"", "too few runs to prove anything of one of 60 kernels tested together"}
     assert found.norm_cost is not None
     assert found.norm_cost.mid_ns == 53 * 8 * 10_000
     job = job_contention([found])

@@ -30,11 +30,7 @@ def found(trace: Trace) -> list[tuple[str, str]]:
 
 
 def step(
-    folder: Path,
-    sent: list[tuple[str, str, str, int]],
-    *,
-    around: str = FORWARD,
-    world: int = 2,
+    folder: Path, sent: list[tuple[str, str, str, int]], *, around: str = FORWARD, world: int = 2
 ) -> Trace:
     """Of a world of so many ranks: (kernel, what it is launched in, group, ranks), one after the other on a
     stream of their own. A forward on the main thread is called `around`; operators are autograd's."""

@@ -219,10 +219,7 @@ def test_megatron_forward_without_groups(shared_traces: Path) -> None:
     job = measure_job(captures)
     assert {
         (row.dimension, row.evidence, row.count) for c in captures for row in c.ranks[0].communication
-    } == {
-        ("tp", "operator", 81),
-        ("tp", "operator", 3),
-    }
+    } == {("tp", "operator", 81), ("tp", "operator", 3)}
     assert {c.framework for c in captures} == {"megatron"}
     assert {d.name: d.ranks for d in job.degrees} == {
         "world_size": 8, "tp": 8, "cp": 1, "ep": 1, "dp": 1, "pp": 1,

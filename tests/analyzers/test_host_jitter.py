@@ -23,10 +23,7 @@ MS = 1_000_000
 def rank(number: int, host_ms: Sequence[int], gc_ms: Sequence[int | None]) -> RankHostSteps:
     steps = [
         HostStep(
-            name=f"perfdoc.step {i}",
-            host_ns=host * MS,
-            waiting_ns=0,
-            gc_ns=None if gc is None else gc * MS,
+            name=f"perfdoc.step {i}", host_ns=host * MS, waiting_ns=0, gc_ns=None if gc is None else gc * MS
         )
         for i, (host, gc) in enumerate(zip(host_ms, gc_ms, strict=True))
     ]

@@ -93,10 +93,7 @@ def test_an_allocation_has_one_owner(tmp_path: Path) -> None:
     """Softmax of 64 MiB in a function that another one calls, and 64 in that one itself."""
     inner: Frame = ("/home/ann/net/attn.py", "inner", 5)
     rows = measured(tmp_path, (64, (NATIVE, inner, ATTENTION)), (64, (NATIVE, ATTENTION))).attention
-    assert {row.function: row.bytes for row in rows} == {
-        "inner": 64 * MIB,
-        "causal_attention": 64 * MIB,
-    }
+    assert {row.function: row.bytes for row in rows} == {"inner": 64 * MIB, "causal_attention": 64 * MIB}
 
 
 def test_freed_scores_and_small_ones_do_not_count(tmp_path: Path) -> None:

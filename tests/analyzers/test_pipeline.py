@@ -54,8 +54,7 @@ def truth_of(job: PlantedJob, rank: int | None) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    "name",
-    some(JOBS, ["balanced", "a slow rank of one replica", "messages beside compute"]),
+    "name", some(JOBS, ["balanced", "a slow rank of one replica", "messages beside compute"])
 )
 def test_every_part_is_given_back_to_the_nanosecond(name: str) -> None:
     job, ranks = laid(JOBS[name])

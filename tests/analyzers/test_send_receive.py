@@ -37,12 +37,7 @@ def test_sends_find_their_receives(tmp_path: Path) -> None:
             device.kernel(KERNELS["send_recv"], start, start + 500, stream=20, collective=collective)
         paths.append(write_kineto(builder.build(), tmp_path / f"r{rank}.json", process.pid))
     matches = match_collectives([c for p in paths for c in calls_of_file(p)], NO_FACTS)
-    assert sorted(pairs(matches)) == [
-        [(0, 0), (1, 0)],
-        [(0, 1), (1, 2)],
-        [(1, 1), (2, 0)],
-        [(1, 3), (2, 1)],
-    ]
+    assert sorted(pairs(matches)) == [[(0, 0), (1, 0)], [(0, 1), (1, 2)], [(1, 1), (2, 0)], [(1, 3), (2, 1)]]
     assert {matches.operations[i] for i in matches.operation} == {"send_recv"}
     assert not matches.is_synchronising.any()
 

@@ -119,10 +119,7 @@ def test_both_late_hosts_of_eight_ranks_are_named(shared_traces: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "calls", "own_ns"),
-    [
-        ("sp_2gpu_before", 33, [8_229_100, 17_172_652]),
-        ("sp_2gpu_after", 31, [9_989_016, 23_753_085]),
-    ],
+    [("sp_2gpu_before", 33, [8_229_100, 17_172_652]), ("sp_2gpu_after", 31, [9_989_016, 23_753_085])],
 )
 def test_two_ranks_of_sequence_parallelism(
     shared_traces: Path, name: str, calls: int, own_ns: list[int]
@@ -175,7 +172,7 @@ def test_a_run_on_the_cpu_matches_by_group_and_number(tmp_path: Path) -> None:
     assert rows == {(0, r) for r in range(6, 18)} | {(1, r) for r in range(12)}
     assert {g.matched_by for g in matches.groups if g.members} == {"sequence"}
     assert sorted({matches.operations[i] for i in matches.operation}) == [
-        *("all_reduce", "reduce_scatter", "send_recv"),
+        *("all_reduce", "reduce_scatter", "send_recv")
     ]
     # Of a reduce-scatter on gloo only the end of the wait is known: it is no transfer and aligns nothing.
     skew = skew_of(*paths)

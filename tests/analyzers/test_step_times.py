@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.ledger.steps import StepLedgers
-from perfdoc.analyzers.steps.figures import (
-    RankSteps,
-    distribution,
-    median_range,
-    warmup_steps,
-)
+from perfdoc.analyzers.steps.figures import RankSteps, distribution, median_range, warmup_steps
 from perfdoc.analyzers.steps.log import LoggedSteps, logged_steps, read_logged_steps
 from perfdoc.analyzers.steps.times import measure_step_times
 from perfdoc.profiling.logs import StepRecord

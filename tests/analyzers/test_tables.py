@@ -68,10 +68,7 @@ def test_a_matched_collective_is_as_fast_as_its_last_rank(tmp_path: Path) -> Non
         rank_file(
             tmp_path,
             rank,
-            [
-                (ALL_REDUCE, begin, 240, reduced(1000, 1)),
-                (ALL_REDUCE, 300, 800, reduced(100_000, 2)),
-            ],
+            [(ALL_REDUCE, begin, 240, reduced(1000, 1)), (ALL_REDUCE, 300, 800, reduced(100_000, 2))],
         )
         for rank, begin in ((0, 200), (1, 230))
     ]

@@ -15,11 +15,7 @@ from perfdoc.analyzers.ledger.steps import build_ledger, step_ledgers
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.pipeline.passes import Passes
 from perfdoc.analyzers.timeline import rank as module
-from perfdoc.analyzers.timeline.job import (
-    MAX_ALL_PASSES,
-    RankInput,
-    job_timeline,
-)
+from perfdoc.analyzers.timeline.job import MAX_ALL_PASSES, RankInput, job_timeline
 from perfdoc.analyzers.timeline.rank import (
     LIMITS,
     StepTimeline,

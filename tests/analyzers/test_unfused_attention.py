@@ -58,10 +58,7 @@ def found_in(folder: Path, text: str, other_stream: str = "") -> UnfusedAttentio
 
 def seen(forwards: int, backwards: int | None, between_us: int, products: int) -> UnfusedAttention:
     return UnfusedAttention(
-        forwards=forwards,
-        backwards=backwards,
-        between_ns=between_us * US,
-        products_ns=products * 10 * US,
+        forwards=forwards, backwards=backwards, between_ns=between_us * US, products_ns=products * 10 * US
     )
 
 

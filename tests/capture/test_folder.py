@@ -137,8 +137,6 @@ def test_an_earlier_capture_of_this_rank_is_refused_before_the_start(tmp_path: P
     assert make().own == 3
 
 
-def test_a_rank_that_is_left_out_becomes_the_program_or_says_why_not(
-    rank_3_of_8: None,
-) -> None:
+def test_a_rank_that_is_left_out_becomes_the_program_or_says_why_not(rank_3_of_8: None) -> None:
     with pytest.raises(CaptureRequestError, match="no-such-program"):
         run_of("/no/no-such-program", ranks="0")

@@ -136,11 +136,7 @@ class DeviceBuilder:
     def graph_node(self, thread: ThreadBuilder, node: int, at_ns: int, original: int | None = None) -> None:
         """Add the making of a CUDA-graph node, which kernels name with `graph_node=`."""
         row = ev.GraphNode(
-            start_ns=int(at_ns),
-            pid=self.process.pid,
-            tid=thread.tid,
-            node=node,
-            original=original,
+            start_ns=int(at_ns), pid=self.process.pid, tid=thread.tid, node=node, original=original
         )
         self.process.graph_nodes.append(row)
 

@@ -86,11 +86,7 @@ _NAME_VALUE = "name:t! value:t"
 
 # Table -> (first version, first version without it or "", columns).
 _TABLES: dict[str, tuple[str, str, str]] = {
-    "StringIds": (
-        "2021",
-        "",
-        "id:i* value:t!",
-    ),
+    "StringIds": ("2021", "", "id:i* value:t!"),
     "CUPTI_ACTIVITY_KIND_KERNEL": (
         "2021",
         "",
@@ -111,11 +107,7 @@ _TABLES: dict[str, tuple[str, str, str]] = {
         "dstDeviceId dstContextId migrationCause graphNodeId:u virtualAddress:u "
         "copyCount@2025.1",
     ),
-    "CUPTI_ACTIVITY_KIND_MEMSET": (
-        "2021",
-        "",
-        _ON_DEVICE + "value! bytes:u! graphNodeId:u memKind",
-    ),
+    "CUPTI_ACTIVITY_KIND_MEMSET": ("2021", "", _ON_DEVICE + "value! bytes:u! graphNodeId:u memKind"),
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (
         "2021",
         "",
@@ -127,11 +119,7 @@ _TABLES: dict[str, tuple[str, str, str]] = {
         "timestamp@2026.2 deviceId! contextId:u! greenContextId:u@2023.4 streamId:u! "
         "correlationId globalPid:u eventId! eventSyncId@2025.1",
     ),
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (
-        "2024.2",
-        "",
-        _ON_DEVICE + "graphId! graphExecId!",
-    ),
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": ("2024.2", "", _ON_DEVICE + "graphId! graphExecId!"),
     "CUDA_GRAPH_EVENTS": (
         "2021",
         "",
@@ -177,16 +165,8 @@ _TABLES: dict[str, tuple[str, str, str]] = {
         "",
         "domainId! schemaId! idx! flags type name:t description:t arrayOrUnionDetail offset",
     ),
-    "NVTX_PAYLOAD_ENUMS": (
-        "2026.2",
-        "",
-        "domainId schemaId name:t numEntries size",
-    ),
-    "NVTX_PAYLOAD_ENUM_ENTRIES": (
-        "2026.2",
-        "",
-        "domainId! schemaId! idx! name:t value isFlag",
-    ),
+    "NVTX_PAYLOAD_ENUMS": ("2026.2", "", "domainId schemaId name:t numEntries size"),
+    "NVTX_PAYLOAD_ENUM_ENTRIES": ("2026.2", "", "domainId! schemaId! idx! name:t value isFlag"),
     "TARGET_INFO_GPU": (
         "2021",
         "",
@@ -198,11 +178,7 @@ _TABLES: dict[str, tuple[str, str, str]] = {
         "maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ maxGridDimX maxGridDimY "
         "maxGridDimZ computeMajor computeMinor smMajor smMinor",
     ),
-    "TARGET_INFO_CUDA_DEVICE": (
-        "2025.1",
-        "",
-        "gpuId cudaId! pid! uuid:t@2026.2 numMultiprocessors@2026.2",
-    ),
+    "TARGET_INFO_CUDA_DEVICE": ("2025.1", "", "gpuId cudaId! pid! uuid:t@2026.2 numMultiprocessors@2026.2"),
     "TARGET_INFO_CUDA_NULL_STREAM": (
         "2021",
         "2023.4",
@@ -216,31 +192,11 @@ _TABLES: dict[str, tuple[str, str, str]] = {
         "workqueueResourceId@2026.2 workqueueConcurrencyLimit@2026.2 "
         "workqueueSharingScope@2026.2",
     ),
-    "TARGET_INFO_CUDA_STREAM": (
-        "2021",
-        "",
-        "streamId! hwId! vmId! processId! contextId! priority! flag!",
-    ),
-    "TARGET_INFO_SESSION_START_TIME": (
-        "2021",
-        "",
-        "utcEpochNs:u utcTime:t localTime:t systemClockNs@2026.1",
-    ),
-    "PROCESSES": (
-        "2022.4",
-        "",
-        "globalPid:u pid:u name:t",
-    ),
-    "ThreadNames": (
-        "2021",
-        "",
-        "nameId:u! priority:u globalTid:u",
-    ),
-    "ANALYSIS_DETAILS": (
-        "2021",
-        "",
-        "globalVid:u! duration:u! startTime:u! stopTime:u!",
-    ),
+    "TARGET_INFO_CUDA_STREAM": ("2021", "", "streamId! hwId! vmId! processId! contextId! priority! flag!"),
+    "TARGET_INFO_SESSION_START_TIME": ("2021", "", "utcEpochNs:u utcTime:t localTime:t systemClockNs@2026.1"),
+    "PROCESSES": ("2022.4", "", "globalPid:u pid:u name:t"),
+    "ThreadNames": ("2021", "", "nameId:u! priority:u globalTid:u"),
+    "ANALYSIS_DETAILS": ("2021", "", "globalVid:u! duration:u! startTime:u! stopTime:u!"),
     "DIAGNOSTIC_EVENT": (
         "2024.2",
         "",

@@ -126,11 +126,7 @@ def test_a_capture_is_never_replaced_by_its_own_analysis(demo: Path, tmp_path: P
     (tmp_path / "link.json").symlink_to(capture)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "diagnosis.json").symlink_to(capture)
-    for arguments in (
-        ("--json", capture),
-        ("--json", tmp_path / "link.json"),
-        ("-o", tmp_path / "out"),
-    ):
+    for arguments in (("--json", capture), ("--json", tmp_path / "link.json"), ("-o", tmp_path / "out")):
         done = perfdoc("analyze", "--no-replay", capture, *arguments, "--force")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         assert "is an input of the analysis" in done.stderr

@@ -234,10 +234,7 @@ def nsys_recipe(
 
 @pytest.mark.parametrize(
     ("mode", "has_perfdoc"),
-    some(
-        itertools.product(["none", "concurrent", "dask-futures"], [True, False]),
-        [],
-    ),
+    some(itertools.product(["none", "concurrent", "dask-futures"], [True, False]), []),
 )
 def test_the_recipe_over_two_reports(
     mode: str,

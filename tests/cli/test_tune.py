@@ -43,7 +43,7 @@ def test_chunks_are_found_and_come_true(captures: Path, job_file: Path, tmp_path
     found = tuned(captures, *LAYOUT, "--config", job_file, "--only", "vpp", cwd=tmp_path)
     (best,) = [r for r in found["rows"] if r["place"] == 1]
     assert [(c["knob"], c["after"]) for c in best["changes"]] == [
-        *(("virtual_pipeline_model_parallel_size", 2), ("overlap_p2p_comm", True)),
+        *(("virtual_pipeline_model_parallel_size", 2), ("overlap_p2p_comm", True))
     ]
     # The same job laid with two chunks on a stage, each of half the work.
     halves = replace(KINDS["pp4"], vpp=2, forward_ns=400_000, backward_ns=750_000, norm_ns=10_005)

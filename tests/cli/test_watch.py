@@ -131,11 +131,7 @@ def test_a_cut_that_leaves_json_is_told(
     [
         ({"flops_per_token": 1e9, "peak_flops_per_second": 1e12}, 0.4, ""),
         ({"flops_per_step": 4e10, "peak_flops_per_second": 1e12}, 0.2, ""),
-        (
-            {"flops_unknown": "nothing says the model"},
-            None,
-            "MFU is unknown: nothing says the model",
-        ),
+        ({"flops_unknown": "nothing says the model"}, None, "MFU is unknown: nothing says the model"),
         (
             {"flops_per_token": 1e9, "peak_flops_per_second": 1e12, "flops_notes": "its language part alone"},
             0.4,

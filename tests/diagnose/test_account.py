@@ -231,12 +231,7 @@ def late(cause: LateCause, cause_ns: int | None) -> LateRank:
     ("exposed", "wait_ms", "latest", "said"),
     [
         (60, 9, late("host", 5), "90.0 %|75 % of it for rank 1, which is launched late by its host process"),
-        (
-            60,
-            9,
-            late("before", 5_840_000),
-            "90.0 %|75 % of it for rank 1, which begins 5.84 ms after",
-        ),
+        (60, 9, late("before", 5_840_000), "90.0 %|75 % of it for rank 1, which begins 5.84 ms after"),
         (60, 9, late("other", None), "90.0 %|75 % of it for rank 1."),
         (60, 9, None, "90.0 % of communication time is waiting for late ranks."),
         (60, 4, late("compute", 5), ""),  # mostly transfer

@@ -198,8 +198,7 @@ def test_a_setting_that_follows_from_another_is_none_to_set_back(derived: str, s
     assert f"set back {source}=4" in said
     assert "one setting at a time" not in said
     alone = compare(
-        steps_of(*[100_000_000 + i % 2 for i in range(10)], **{derived: 4}),
-        steps_of(*LONGER, **{derived: 2}),
+        steps_of(*[100_000_000 + i % 2 for i in range(10)], **{derived: 4}), steps_of(*LONGER, **{derived: 2})
     )
     assert f"set back {derived}=4" in next_step(alone)
 

@@ -172,10 +172,7 @@ def _edit_schema(connection: sqlite3.Connection, rng: Random, table: str, column
             f"UPDATE sqlite_master SET {rng.choice(('name', 'tbl_name', 'sql', 'type'))} = {odd} "
             f"WHERE name = '{table}'",
         ),
-        (
-            "PRAGMA writable_schema = ON",
-            f"UPDATE sqlite_master SET rootpage = {page} WHERE name = '{table}'",
-        ),
+        ("PRAGMA writable_schema = ON", f"UPDATE sqlite_master SET rootpage = {page} WHERE name = '{table}'"),
     )
     for statement in rng.choice(edits):
         connection.execute(statement)

@@ -51,10 +51,7 @@ DAMAGED: dict[str, tuple[Lines, str]] = {
     "missing": ([x for i, x in enumerate(lines(1)) if not 40 <= i < 60], "20 of 100 steps"),
     "cut": (lines(1, 30, total=5000), "4,970 of 5,000 steps"),
     "two jobs": ([*lines(1, 50), *lines(2, 50)], "2 jobs"),
-    "two jobs in turn": (
-        [x for pair in zip(lines(1), lines(2), strict=True) for x in pair],
-        " go back",
-    ),
+    "two jobs in turn": ([x for pair in zip(lines(1), lines(2), strict=True) for x in pair], " go back"),
     "two jobs of other samples": (
         [*lines(1, 60, total=100), *(log_line(i, 100, "100.0", batch=64) for i in range(41, 101))],
         "20 steps twice",

@@ -86,10 +86,7 @@ def test_floors(tmp_path: Path, make_run: MakeRun) -> None:
     record(tmp_path, make_run)
     new = make_run("new", 100, parts={"compute": 70, "exposed_comm.dp": 30})
     code, out, _ = gate(tmp_path, "check", new, "--floor", "exposed_comm_frac_max=0.25")
-    assert (code, out.splitlines()[0]) == (
-        1,
-        "FAIL: exposed_comm_frac_max: 0.3, at most 0.25 required.",
-    )
+    assert (code, out.splitlines()[0]) == (1, "FAIL: exposed_comm_frac_max: 0.3, at most 0.25 required.")
     code, out, _ = gate(tmp_path, "check", new, "--floor", "exposed_comm_frac_max=0.25:warn")
     assert (code, "WARN" in out) == (0, True)
     # A CPU has no peak, so MFU is unknown: that is no pass.

@@ -56,10 +56,7 @@ def test_the_number_of_nodes_that_a_scheduler_gives_is_not_known(default: str, f
         ("x.yaml", "fp16: {enabled: maybe}\n"),
         ("x.yaml", "distributed_type: ddp\n"),
         ("x.yaml", "trainer: {devices: 2, accumulate_grad_batches: 4, precision: bf16}\n"),
-        (
-            "x.yaml",
-            "trainer: {devices: [0, 1], num_nodes: 0}\nmodel: {optim: {name: adamw}, bias: 2}\n",
-        ),
+        ("x.yaml", "trainer: {devices: [0, 1], num_nodes: 0}\nmodel: {optim: {name: adamw}, bias: 2}\n"),
     ],
 )
 def test_words_that_any_program_has_show_no_framework(name: str, text: str) -> None:

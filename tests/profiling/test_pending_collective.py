@@ -123,11 +123,7 @@ def test_each_pair_of_ranks_counts_its_messages() -> None:
         eight.next_sequence("recv", 4),
         eight.next_sequence("recv", 6),
         eight.next_sequence("recv", 6),
-    ] == [
-        0,
-        0,
-        1,
-    ]
+    ] == [0, 0, 1]
     # Collectives count by themselves.
     assert [six.next_sequence("all_reduce", None), six.next_sequence("broadcast", None)] == [0, 1]
     assert six.next_sequence("coalesced", None) == 0

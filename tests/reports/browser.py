@@ -68,10 +68,7 @@ def visit(
     path = folder / "report.html"
     path.write_text(html, encoding="utf-8")
     context = browser.new_context(
-        viewport={"width": size[0], "height": size[1]},
-        offline=True,
-        java_script_enabled=scripts,
-        **options,
+        viewport={"width": size[0], "height": size[1]}, offline=True, java_script_enabled=scripts, **options
     )
     try:
         page = context.new_page()

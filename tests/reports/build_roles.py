@@ -44,10 +44,7 @@ def staged(count: int, *, straggles: bool = True) -> Diagnosis:
     pipeline = build_job.pipeline(stages=PP, replicas=per)
     return with_roles(
         replace(
-            base,
-            inputs=inputs,
-            job=filled(Job, **sizes),
-            analyses=replace(base.analyses, pipeline=pipeline),
+            base, inputs=inputs, job=filled(Job, **sizes), analyses=replace(base.analyses, pipeline=pipeline)
         )
     )
 

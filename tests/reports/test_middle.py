@@ -110,10 +110,7 @@ def test_the_step_that_shares_are_of_is_said_beside_a_median_too() -> None:
     """Ranks of 10, 10, 40 ms and of 10, 10, 43: 20.5 in the mean, 10 in the median, 21 of the longest."""
     both = [stepping(10.0, 10.0, last) for last in (40.0, 43.0)]
     ranks = [
-        replace(
-            made.ranks[0],
-            window=replace(made.ranks[0].window, steps=3, duration_ns=round(last * MS)),
-        )
+        replace(made.ranks[0], window=replace(made.ranks[0].window, steps=3, duration_ns=round(last * MS)))
         for made, last in zip(both, (60.0, 63.0), strict=True)
     ]
     shown, notes = step_time(replace(both[0], ranks=ranks))

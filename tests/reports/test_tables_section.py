@@ -76,11 +76,7 @@ def made() -> Diagnosis:
         )
     ]
     balance = AllToAllBalance(
-        dimension="ep",
-        ranks=2,
-        sent_most_over_mean=1.5,
-        received_most_over_mean=1.5,
-        most_received="rank 0",
+        dimension="ep", ranks=2, sent_most_over_mean=1.5, received_most_over_mean=1.5, most_received="rank 0"
     )
     metrics = [
         MetricMean(

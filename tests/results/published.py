@@ -24,11 +24,7 @@ FILES = {
     "tune": ROOT / "src" / "perfdoc" / "tune" / "tune.schema.json",
 }
 MADE = {"diagnosis": results.json_schema, "diff": diff.json_schema, "tune": tune.json_schema}
-VERSIONS = {
-    "diagnosis": results.SCHEMA_VERSION,
-    "diff": diff.SCHEMA_VERSION,
-    "tune": tune.SCHEMA_VERSION,
-}
+VERSIONS = {"diagnosis": results.SCHEMA_VERSION, "diff": diff.SCHEMA_VERSION, "tune": tune.SCHEMA_VERSION}
 _FILE = Path(__file__).with_name("published.json")
 
 

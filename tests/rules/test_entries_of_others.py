@@ -26,8 +26,7 @@ def found() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("base", "folder"),
-    [("x", "a-1.dist-info"), ("x", "a.egg-info"), ("a-1-py3.11.egg", "EGG-INFO")],
+    ("base", "folder"), [("x", "a-1.dist-info"), ("x", "a.egg-info"), ("a-1-py3.11.egg", "EGG-INFO")]
 )
 def test_in_every_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str, folder: str) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path / base)])

@@ -20,13 +20,7 @@ from perfdoc.rules.engine.registry import Judged, judge
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from perfdoc.simulator.replay.proposals import CHANGES
 from tests.amount import tries
-from tests.rules.cases import (
-    case_of,
-    predicting,
-    step_with_communication,
-    step_with_gap,
-    with_predictions,
-)
+from tests.rules.cases import case_of, predicting, step_with_communication, step_with_gap, with_predictions
 from tests.rules.test_communication_rules import waiting
 
 DENSE: dict[str, Value] = {"cuda_graph_impl": "none", "num_moe_experts": None, "recompute_granularity": None}

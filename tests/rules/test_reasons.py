@@ -46,11 +46,7 @@ def test_a_snapshot_alone_is_no_job_on_the_cpu() -> None:
     ],
 )
 def test_pinned_copies_are_not_to_be_pinned(
-    tmp_path: Path,
-    kinds: tuple[bool | None, bool | None],
-    pinned: int | None,
-    advises: bool,
-    states: bool,
+    tmp_path: Path, kinds: tuple[bool | None, bool | None], pinned: int | None, advises: bool, states: bool
 ) -> None:
     """Two copies of 1 MiB in 150 us each, one after the other: 6.99 GB/s."""
     found = result("PD204", case_of(tmp_path, copying(50, pinned=kinds)))

@@ -24,10 +24,7 @@ from tests.simulator.simulated import DENSE, MOE, replayed, simulated
 
 @pytest.mark.parametrize(
     "layout",
-    some(
-        ["dp=4", "dp=4,overlap_param_gather=off", "tp=2,pp=2,dp=2", "cp=4,dp=2", "dp=4,ep=4"],
-        ["dp=4"],
-    ),
+    some(["dp=4", "dp=4,overlap_param_gather=off", "tp=2,pp=2,dp=2", "cp=4,dp=2", "dp=4,ep=4"], ["dp=4"]),
 )
 def test_buckets_of_a_quarter_cost_what_they_cost(layout: str, tmp_path: Path) -> None:
     """A layer of 218 M parameters needs five buckets of 40 M, of which one was sent for ahead, and 21 of

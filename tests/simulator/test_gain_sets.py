@@ -27,9 +27,7 @@ from tests.simulator.simulated import replayed, simulated
 
 def _of_demo(folder: Path) -> Diagnosis:
     trace = write_capture(folder / "demo")
-    request = AnalysisRequest(
-        captures=find_captures([str(trace)]),
-    )
+    request = AnalysisRequest(captures=find_captures([str(trace)]))
     return diagnose(measure_all(request).captures)
 
 

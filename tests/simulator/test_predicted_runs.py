@@ -31,12 +31,7 @@ def test_a_row_says_how_far_off_it_is() -> None:
     assert found.error_frac == pytest.approx(-0.07)
     assert found.holds
     assert not row(41.0, 47.0).holds
-    assert cells(found)[2:6] == [
-        "+30.0 ms (+20.0 to +40.0)",
-        "+44.0 ms (+39.0 to +49.0)",
-        "-7.0%",
-        "holds",
-    ]
+    assert cells(found)[2:6] == ["+30.0 ms (+20.0 to +40.0)", "+44.0 ms (+39.0 to +49.0)", "-7.0%", "holds"]
     assert cells(row(41.0, 47.0))[5] == "**miss**"
 
 

@@ -48,10 +48,7 @@ def test_steps_that_some_ranks_lack_are_steps_of_the_job(tmp_path: Path) -> None
     first, *others, last = rebuilt.ranks
     begin, end = last.step_ends_ns[0], first.step_ends_ns[1]
     first = replace(
-        first,
-        window_end_ns=end,
-        step_starts_ns=first.step_starts_ns[:2],
-        step_ends_ns=first.step_ends_ns[:2],
+        first, window_end_ns=end, step_starts_ns=first.step_starts_ns[:2], step_ends_ns=first.step_ends_ns[:2]
     )
     last = replace(
         last,

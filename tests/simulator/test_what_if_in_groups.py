@@ -120,10 +120,7 @@ def test_a_rank_that_shares_experts_may_have_more_tokens() -> None:
 
 @pytest.mark.parametrize(
     ("slow_steps", "said", "since"),
-    [
-        ({0, 2, 4}, "in 50 % of the steps", ""),
-        ({3, 4, 5}, "from step 3 on", "step 3"),
-    ],
+    [({0, 2, 4}, "in 50 % of the steps", ""), ({3, 4, 5}, "from step 3 on", "step 3")],
 )
 def test_a_rank_that_is_slow_in_some_steps(slow_steps: set[int], said: str, since: str) -> None:
     ranks, step = times(2, 3, lambda *p: 1.6 if p[:3] == (1, 2, 0) and p[3] in slow_steps else 1.0)

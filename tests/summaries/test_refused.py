@@ -24,13 +24,7 @@ from perfdoc.traces import TraceError
 from perfdoc.traces.formats import KINETO, NSYS, tool_of
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import find_captures, read_trace
-from perfdoc.traces.summary_file import (
-    MAGIC,
-    RATIO_MAX,
-    read_head,
-    read_sections,
-    write_summary,
-)
+from perfdoc.traces.summary_file import MAGIC, RATIO_MAX, read_head, read_sections, write_summary
 from tests.command import perfdoc
 from tests.summaries.made import diagnosed, summarized, two_ranks
 
@@ -163,10 +157,7 @@ def test_another_question(summary: Path, options: dict[str, Any], said: str) -> 
 
 def test_the_same_question_is_answered(tmp_path: Path) -> None:
     trace = two_ranks(tmp_path / "traces")[0]
-    asked: dict[str, Any] = {
-        "window": "600ns,90000ns",
-        "settings": ["dtype=bf16"],
-    }
+    asked: dict[str, Any] = {"window": "600ns,90000ns", "settings": ["dtype=bf16"]}
     made = summarized(trace, tmp_path / "made", **asked)[0].path
     assert b"600" in diagnosed([made], **asked)
     del asked["settings"]  # the summary holds them

@@ -133,13 +133,7 @@ def test_a_cpu_trace(shared_traces: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        "start = -5",
-        f"end = {2**61 + 1}",
-        f"end = {2**63 - 1}",
-        "start = 'soon'",
-    ],
+    "change", ["start = -5", f"end = {2**61 + 1}", f"end = {2**63 - 1}", "start = 'soon'"]
 )
 def test_impossible_times(sqlite_file: Path, change: str) -> None:
     refused(edited(sqlite_file, f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET {change}"))

@@ -59,19 +59,9 @@ FILES: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
     "pointer": ("t.json", lambda: b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS", "git lfs"),
     "page": ("t.json", lambda: b"\n<!DOCTYPE html><html>404</html>", "web page", "Download"),
     "utf-16": ("t.json", lambda: TRACE.decode().encode("utf-16"), "UTF-16", "iconv"),
-    "figures": (
-        "t.csv",
-        lambda: b'"Time (%)","Total (ns)",Name\n5,1,gemm\n',
-        "table",
-        "nsys",
-    ),
+    "figures": ("t.csv", lambda: b'"Time (%)","Total (ns)",Name\n5,1,gemm\n', "table", "nsys"),
     "stats": ("s.csv", lambda: b"\nNOTICE: Existing SQLite export found: r.sqlite\n", "table", "nsys export"),
-    "rows": (
-        "r.jsonl",
-        lambda: b'{"globalPid": 7}\n{"globalPid": 7}\n',
-        "JSON of nsys",
-        "sqlite",
-    ),
+    "rows": ("r.jsonl", lambda: b'{"globalPid": 7}\n{"globalPid": 7}\n', "JSON of nsys", "sqlite"),
     "nsys stats, text": (
         "s.txt",
         lambda: b"\n ** CUDA GPU Kernel Summary (cuda_gpu_kern_sum):\n\n Time (%)  Name\n",

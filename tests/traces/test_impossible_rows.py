@@ -70,11 +70,7 @@ def test_host_rows_beyond_the_limit_are_left_out_and_counted(path: Path) -> None
         f"INSERT INTO {RUNTIME} (start, end, globalTid, correlationId) VALUES (0, {2**63 - 1}, {thread}, 90)",
         f"INSERT INTO {SYNC} (start, end, globalPid) VALUES ({-(2**63)}, 0, {5 << 24})",
         f"UPDATE {EVENT} SET timestamp = {2**62}",
-        rows=[
-            (-(2**63), 2**63 - 1, thread, 0),
-            (0, LIMIT + 1, thread, 0),
-            (-LIMIT, LIMIT, thread, 0),
-        ],
+        rows=[(-(2**63), 2**63 - 1, thread, 0), (0, LIMIT + 1, thread, 0), (-LIMIT, LIMIT, thread, 0)],
     )
     (message,) = left_out(trace)
     beyond = "set aside: a time or length beyond 2^61 ns"

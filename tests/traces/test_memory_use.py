@@ -205,10 +205,7 @@ def test_a_leak_is_on_the_first_screen(left_mib: tuple[float, ...], leak: str, t
     held, instants = 4 * GIB, [instant(0, 4 * GIB, 8 * GIB)]
     for step, left in enumerate((0, *left_mib)):
         held += int(left * MIB)
-        instants += [
-            instant(100 * step + 20, held + GIB, 8 * GIB),
-            instant(100 * step + 85, held, 8 * GIB),
-        ]
+        instants += [instant(100 * step + 20, held + GIB, 8 * GIB), instant(100 * step + 85, held, 8 * GIB)]
     found = diagnosed(with_instants(instants, tmp_path, steps=5))
     (memory,) = found.analyses.memory.devices
     assert np.diff(memory.growth.allocated_bytes).tolist() == [int(left * MIB) for left in left_mib]
@@ -234,10 +231,7 @@ def test_each_device_and_process_has_its_own(tmp_path: Path) -> None:
     found = diagnosed(export(events, tmp_path, builder))
     assert [
         (m.device, m.peak_allocated_bytes, m.end_allocated_bytes) for m in found.analyses.memory.devices
-    ] == [
-        (0, GIB, 0),
-        (1, 2 * GIB, 2 * GIB),
-    ]
+    ] == [(0, GIB, 0), (1, 2 * GIB, 2 * GIB)]
     assert len(found.ranks) == 2
 
 

@@ -90,10 +90,7 @@ def test_its_rows_are_those_of_any_capture(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "before",
-    [
-        allocations(20),
-        [event("CudaRuntime", "cudaEventQuery", "9(C++)", i, 0.5) for i in range(20)],
-    ],
+    [allocations(20), [event("CudaRuntime", "cudaEventQuery", "9(C++)", i, 0.5) for i in range(20)]],
     ids=["allocations", "short calls"],
 )
 def test_it_is_known_by_what_may_come_first(before: Sequence[dict[str, Any]], tmp_path: Path) -> None:

@@ -122,16 +122,7 @@ def test_resolved_configuration_that_is_none() -> None:
 
 
 def test_short_names_are_settings_with_and_without_the_section() -> None:
-    given = [
-        "tp=2",
-        "parallel.pp=2",
-        "cp=1",
-        "dp=4",
-        "mbs=2",
-        "training.gbs=16",
-        "seq=256",
-        "sp=true",
-    ]
+    given = ["tp=2", "parallel.pp=2", "cp=1", "dp=4", "mbs=2", "training.gbs=16", "seq=256", "sp=true"]
     parallel, training = resolve("tiny", given).config.parallel, resolve("tiny", given).config.training
     assert parallel.tensor_model_parallel_size == parallel.pipeline_model_parallel_size == 2
     assert (parallel.data_parallel_size, parallel.sequence_parallel) == (4, True)

@@ -8,10 +8,7 @@ from perfdoc.knobs.constraints import constraints
 from perfdoc.profiling.marks import DeviceKind as Device
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.config.tables import TABLES
-from perfdoc.trainer.constraints import (
-    RULES,
-    catalogue_problems,
-)
+from perfdoc.trainer.constraints import RULES, catalogue_problems
 from perfdoc.trainer.layout import plan
 from tests.trainer.overrides import EXPERTS, FSDP2, KERNELS, PLAIN, PP2, TP2, VPP2
 
@@ -76,12 +73,7 @@ OWN: list[tuple[str, list[str], int, Device]] = [
         "cpu",
     ),
     ("checkpoint.save = x: checkpoints of FSDP2", [*FSDP2, "save=x"], 1, "cpu"),
-    (
-        "checkpoint.save = x: checkpoints of Megatron FSDP",
-        ["use_megatron_fsdp=true", "save=x"],
-        2,
-        "cuda",
-    ),
+    ("checkpoint.save = x: checkpoints of Megatron FSDP", ["use_megatron_fsdp=true", "save=x"], 2, "cuda"),
     (
         "parallel.expert_tensor_parallel_size = 2: above 1 with EP fails on gloo",
         [*TP2_SP, *EP2, "expert_tensor_parallel_size=2"],
@@ -106,12 +98,7 @@ OWN: list[tuple[str, list[str], int, Device]] = [
         4,
         "cuda",
     ),
-    (
-        "kernels.cuda_graph_impl = local: needs CUDA",
-        ["cuda_graph_impl=local"],
-        1,
-        "cpu",
-    ),
+    ("kernels.cuda_graph_impl = local: needs CUDA", ["cuda_graph_impl=local"], 1, "cpu"),
     (
         "overlap.overlap_param_gather_with_optimizer_step = true: one optimizer per chunk",
         [*STEP, "load=x"],

@@ -12,14 +12,7 @@ import pytest
 
 from perfdoc.trainer import data as data_module
 from perfdoc.trainer.config import resolve
-from perfdoc.trainer.data import (
-    RankSampler,
-    build_corpus,
-    drop_torn,
-    index_text,
-    text_path,
-    writing_alone,
-)
+from perfdoc.trainer.data import RankSampler, build_corpus, drop_torn, index_text, text_path, writing_alone
 from perfdoc.trainer.tokenizer import build_tokenizer, byte_tokenizer, padded_vocab_size
 from tests.trainer.launch import need_megatron
 

@@ -75,7 +75,7 @@ RANKS: dict[int, dict[str, list[str]]] = {
         "pp2_vpp2": PP2 + VPP2,
         "pp2_vpp2_of_a_layout": [*PP2, VPP2[1], "pipeline_model_parallel_layout='E|tt|t|tL'"],
         "pp2_vpp2_gather_with_step": [
-            *[*PP2, *VPP2, *OVERLAPS, FRESH, "overlap_param_gather_with_optimizer_step=true"],
+            *[*PP2, *VPP2, *OVERLAPS, FRESH, "overlap_param_gather_with_optimizer_step=true"]
         ],
         "dp2_fp32_sums": [*OVERLAPS, "reduce_scatter_with_fp32_accumulation=true"],
         "cp2": ["context_parallel_size=2"],
@@ -99,10 +99,7 @@ RANKS: dict[int, dict[str, list[str]]] = {
         "fsdp2_tp2_sp": [*FSDP2, *TP2],
         "ep2_tp2_dp2": [*EXPERTS, *TP2, "expert_model_parallel_size=2"],
     },
-    8: {
-        "tp2_pp2_dp2": TP2 + PP2,
-        "tp2_pp2_vpp2_dp2_overlaps": TP2 + PP2 + VPP2 + OVERLAPS,
-    },
+    8: {"tp2_pp2_dp2": TP2 + PP2, "tp2_pp2_vpp2_dp2_overlaps": TP2 + PP2 + VPP2 + OVERLAPS},
 }
 CASES = [(ranks, name) for ranks, cases in RANKS.items() for name in cases]
 

@@ -11,17 +11,7 @@ from perfdoc.diagnose.asked import UserError
 from perfdoc.knobs.check import check
 from perfdoc.tune.run import axes_for, fixed_of, key_of, only_of
 from perfdoc.tune.search import search
-from perfdoc.tune.space import (
-    MBS,
-    PP,
-    RECOMPUTE,
-    VPP,
-    axes_of,
-    changes_of,
-    point_of,
-    points,
-    settings_of,
-)
+from perfdoc.tune.space import MBS, PP, RECOMPUTE, VPP, axes_of, changes_of, point_of, points, settings_of
 from tests.simulator.hand_model import US, settings
 from tests.tune.hand_job import facts, job
 
@@ -39,7 +29,7 @@ def test_degrees_divide_the_gpus_and_chunks_the_layers() -> None:
     found = list(points(axes))
     assert all(4 % p.pp == 0 and (12 // p.pp) % p.vpp == 0 for p in found if p.first is None)
     assert {(p.pp, p.vpp) for p in found if p.first is None} == {
-        *((1, 1), (2, 1), (2, 2), (2, 3), (2, 6), (4, 1), (4, 3)),
+        *((1, 1), (2, 1), (2, 2), (2, 3), (2, 6), (4, 1), (4, 3))
     }
     assert len(set(found)) == len(found)
 

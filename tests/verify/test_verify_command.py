@@ -146,8 +146,7 @@ def test_another_machine_may_be_the_cause(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("after_ms", "verdict", "exit_code"),
-    [(60, "larger", 0), (120, "opposite", 0), (97, "inconclusive", 3)],
+    ("after_ms", "verdict", "exit_code"), [(60, "larger", 0), (120, "opposite", 0), (97, "inconclusive", 3)]
 )
 def test_verdicts_of_two_runs(tmp_path: Path, after_ms: float, verdict: str, exit_code: int) -> None:
     before = run_directory(tmp_path / "before", 100, rules=[ADVICE])

@@ -123,10 +123,7 @@ def migrations(source: NsysSource, kernels_ns: int, names: Sequence[str]) -> lis
 def read_graph_launches(source: NsysSource, ids: Ids) -> GraphLaunches:
     """CUDA graphs traced as a whole (`--cuda-graph-trace=graph`, nsys's default)."""
     c = read_ints(source, GRAPH_TRACE, {**_ACTIVITY, "graphExecId": NULL})
-    return GraphLaunches(
-        **_activity(c, ids),
-        graph=c["graphExecId"],
-    )
+    return GraphLaunches(**_activity(c, ids), graph=c["graphExecId"])
 
 
 _PAGEABLE, _PINNED = 0, 1

@@ -18,13 +18,7 @@ import pyarrow as pa
 
 from perfdoc.traces.arrow import is_text
 from perfdoc.traces.errors import TraceError
-from perfdoc.traces.nsys.arrow_reader import (
-    MORE_ROWS,
-    ArrowReader,
-    Gathered,
-    NotUtf8Error,
-    UnreadableError,
-)
+from perfdoc.traces.nsys.arrow_reader import MORE_ROWS, ArrowReader, Gathered, NotUtf8Error, UnreadableError
 
 _HEADER = b"SQLite format 3\x00"
 _PARALLEL_ROWS = 100_000

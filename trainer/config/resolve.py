@@ -78,9 +78,7 @@ class _Loader(PlainLoader):
 
 # YAML 1.1 wants a dot in the mantissa and a sign in the exponent; people write 1e-4 and 3e8.
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
 
 

@@ -196,10 +196,7 @@ def other_bytes(factor: float, *, at_least_bytes: int = 1, reducing: bool = Fals
         apply=apply,
         uncertainty_frac=_BYTES_UNCERTAINTY_FRAC,
         leaves=("exposed_comm.dp",),
-        assumptions=(
-            "message time beyond latency is proportional to bytes",
-            "the cast takes no time",
-        ),
+        assumptions=("message time beyond latency is proportional to bytes", "the cast takes no time"),
         may_cost=factor > 1,
     )
 

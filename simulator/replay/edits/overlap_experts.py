@@ -20,13 +20,7 @@ from perfdoc.simulator.forward.hardware import GPUS, MEMORY_EFFICIENCY
 from perfdoc.simulator.forward.layout import layer_parameters
 from perfdoc.simulator.replay.edits.edit import with_durations
 from perfdoc.simulator.replay.edits.messages import beyond_latency, latency_of_any
-from perfdoc.simulator.replay.edits.rewiring import (
-    Rewiring,
-    arrivals,
-    awaiting,
-    is_transfer,
-    usual_lag_ns,
-)
+from perfdoc.simulator.replay.edits.rewiring import Rewiring, arrivals, awaiting, is_transfer, usual_lag_ns
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.table import Bool
 

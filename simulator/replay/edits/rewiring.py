@@ -211,13 +211,7 @@ def in_parts(
 
 
 def _share(
-    made: Rebuilt,
-    chosen: I64,
-    parts: I64,
-    tasks: I64,
-    transfer: I64,
-    number: I64,
-    latency_ns: float,
+    made: Rebuilt, chosen: I64, parts: I64, tasks: I64, transfer: I64, number: I64, latency_ns: float
 ) -> None:
     """Give every part its share of the whole's time and bytes."""
     whole = np.concatenate((transfer, chosen))

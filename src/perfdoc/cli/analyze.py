@@ -48,8 +48,7 @@ def analyze(
     fail_on: Annotated[
         str | None,
         typer.Option(
-            help="Exit with 1 if these rules fire: codes with commas, or any.",
-            autocompletion=rule_codes,
+            help="Exit with 1 if these rules fire: codes with commas, or any.", autocompletion=rule_codes
         ),
     ] = None,
     *,

@@ -29,8 +29,7 @@ ModelConfig = Annotated[
     ),
 ]
 Jobs = Annotated[
-    int | None,
-    typer.Option(min=1, help="Files read at once; default: one per core.", rich_help_panel=RARE),
+    int | None, typer.Option(min=1, help="Files read at once; default: one per core.", rich_help_panel=RARE)
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")]
 Replay = Annotated[

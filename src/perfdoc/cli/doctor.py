@@ -22,10 +22,7 @@ _RUN_ALONE = "RUN"
 """The mark of what stops `perfdoc run` and nothing else: who analyses captures needs no trainer."""
 
 
-def doctor(
-    format_: Format = "text",
-    debug: Debug = False,
-) -> None:
+def doctor(format_: Format = "text", debug: Debug = False) -> None:
     """Say what this machine can do and what is missing. Exit code 1 where analyze cannot work."""
     from perfdoc.doctor.checks import all_checks, works
 
@@ -67,10 +64,7 @@ def _mark(check: Check) -> str:
     return _RUN_ALONE if alone else _MARK[check.state]
 
 
-def env(
-    format_: Format = "text",
-    debug: Debug = False,
-) -> None:
+def env(format_: Format = "text", debug: Debug = False) -> None:
     """Print versions and hardware for a bug report: no secret, host, user or path."""
     from perfdoc.doctor.machine import machine
 

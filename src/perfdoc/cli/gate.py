@@ -142,8 +142,7 @@ def promote(
     options: RunOptions,
     ignore: Ignore = None,
     few: Annotated[
-        bool,
-        typer.Option("--few", help="Take fewer than three runs: noise unknown, so the limit is 5 %."),
+        bool, typer.Option("--few", help="Take fewer than three runs: noise unknown, so the limit is 5 %.")
     ] = False,
     debug: Debug = False,
 ) -> None:
@@ -224,11 +223,7 @@ def check(
             raise ValueError(f"{json_file}: is named by --json and by --junit. Give each a file of its own.")
         check_targets(list(targets), inputs=[*runs, *(beside or ()), baselines], force=force)
         floors = [parse_floor(text) for text in floor or ()]
-        same: dict[str, Any] = {
-            "ignored": ignore or (),
-            "floors": floors,
-            "practical_frac": practical,
-        }
+        same: dict[str, Any] = {"ignored": ignore or (), "floors": floors, "practical_frac": practical}
         try:
             read = options.read(runs)
             if beside:

@@ -51,11 +51,7 @@ def lint(
 
     with in_one_line(debug):
         done = [
-            lint_file(
-                config if config == "-" else Path(config),
-                dialect=dialect,
-                unknown=all_,
-            )
+            lint_file(config if config == "-" else Path(config), dialect=dialect, unknown=all_)
             for config in dict.fromkeys(configs)
         ]
     sys.stdout.write(RENDERINGS[format_](done))

@@ -14,10 +14,7 @@ from perfdoc.cli.messages import Debug, Format, in_one_line
 from perfdoc.cli.streams import json_text
 
 
-def rules(
-    format_: Format = "text",
-    debug: Debug = False,
-) -> None:
+def rules(format_: Format = "text", debug: Debug = False) -> None:
     """List the rules."""
     from importlib.metadata import entry_points
 

@@ -18,8 +18,7 @@ class Wanted:
     """The job, what is wrong with it, and what is written of it."""
 
     model: Annotated[
-        str | None,
-        typer.Argument(help="A published model's name, such as llama3-70b or mixtral-8x7b."),
+        str | None, typer.Argument(help="A published model's name, such as llama3-70b or mixtral-8x7b.")
     ] = None
     model_config: ModelConfig = None
     layout: Annotated[

@@ -45,9 +45,7 @@ def tune(
     gpu_memory: Annotated[
         float | None,
         typer.Option(
-            metavar="GIB",
-            help="Memory of a GPU, where the captures do not say it.",
-            rich_help_panel=_SEARCH,
+            metavar="GIB", help="Memory of a GPU, where the captures do not say it.", rich_help_panel=_SEARCH
         ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=200, help="Configurations to list.")] = 10,

@@ -100,12 +100,7 @@ class Run:
 
 
 def read_run(
-    path: Path,
-    *,
-    label: str,
-    commit: str | None,
-    peak_tflops: float | None,
-    incomplete_frac: float = 0.0,
+    path: Path, *, label: str, commit: str | None, peak_tflops: float | None, incomplete_frac: float = 0.0
 ) -> Run:
     """Read a run directory or a log.
 

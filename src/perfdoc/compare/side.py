@@ -142,10 +142,7 @@ def load(argument: str, request: AnalysisRequest | None = None, *, config: Path 
 
 
 def measured_side(
-    name: str,
-    captures: Sequence[CaptureMeasurement],
-    diagnosis: Diagnosis,
-    configuration: Configuration,
+    name: str, captures: Sequence[CaptureMeasurement], diagnosis: Diagnosis, configuration: Configuration
 ) -> Loaded:
     """A side of captures that were measured, and diagnosed with these settings. Raises TraceError."""
     facts = common_facts([c.facts for c in captures])

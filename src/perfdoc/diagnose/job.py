@@ -292,10 +292,7 @@ _SAME = (
     *("world_size", "tp", "cp", "pp", "dp", "vpp", "ep", "etp", "sequence_parallel", "micro_batches"),
     *("micro_batch_sequences", "global_batch_sequences", "sequence_length", "dtype", "recompute"),
 )
-_NO_STEPS = (
-    "the windows are not made of whole steps",
-    "Name the ranges that are steps with --step-range.",
-)
+_NO_STEPS = ("the windows are not made of whole steps", "Name the ranges that are steps with --step-range.")
 _NO_GPUS = ("the job's number of GPUs is unknown", "Give it: --set world_size=64.")
 _NO_BATCH = (
     "batch unknown: {} not given",

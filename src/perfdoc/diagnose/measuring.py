@@ -52,9 +52,7 @@ class Found:
 
 
 def measure_all(
-    request: AnalysisRequest,
-    also: DeviceAnalysis | None = None,
-    place: Place | None = None,
+    request: AnalysisRequest, also: DeviceAnalysis | None = None, place: Place | None = None
 ) -> Found:
     """Measure everything, on as many processes as the request says.
 
@@ -113,9 +111,7 @@ def measure_all(
     )
 
 
-def _cut_short(
-    captures: list[CaptureMeasurement],
-) -> tuple[list[CaptureMeasurement], list[UnreadableError]]:
+def _cut_short(captures: list[CaptureMeasurement]) -> tuple[list[CaptureMeasurement], list[UnreadableError]]:
     """Without those that break off before they have run as long as a step of others, which could be told of
     no rank then. What runs longer has steps, whose names may have stood behind: that is told."""
     windows = [rank.window for capture in captures for rank in capture.ranks]

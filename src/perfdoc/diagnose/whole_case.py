@@ -92,9 +92,7 @@ def replays_of(
         return ReplayTopic(replay=_nothing(NO_TRACE, _GIVE), gains=no_gains(NO_TRACE, _GIVE), combined=None)
     if not kept or len(kept) < len(measured):
         return ReplayTopic(
-            replay=_nothing(_NOT_RUN, _LEAVE_OUT),
-            gains=no_gains(_NOT_RUN, _LEAVE_OUT),
-            combined=None,
+            replay=_nothing(_NOT_RUN, _LEAVE_OUT), gains=no_gains(_NOT_RUN, _LEAVE_OUT), combined=None
         )
     kept = _of_the_same_steps(kept, [next((s.name for s in r.window.step_list), "") for r in measured])
     mine = _standing_for_all(kept)

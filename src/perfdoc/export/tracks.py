@@ -15,16 +15,7 @@ from perfdoc.analyzers.timeline.rank import ledger_pieces
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import LEAVES
 from perfdoc.traces import RangeKind
-from perfdoc.traces.model import (
-    ApiCalls,
-    Copies,
-    CopyKind,
-    GraphLaunches,
-    Kernels,
-    Operators,
-    Ranges,
-    Thread,
-)
+from perfdoc.traces.model import ApiCalls, Copies, CopyKind, GraphLaunches, Kernels, Operators, Ranges, Thread
 
 MAX_TRACKS_OF_A_KIND = 1_000
 """Streams or threads; a damaged or hostile trace may have one for each row."""
@@ -81,13 +72,7 @@ _COLLECTIVES_AT_MOST = 1_000
 def own_names(view: DeviceView) -> tuple[str, ...]:
     """Names that are not the trace's: leaves, copies, kinds of communication, steps."""
     copies = [k.name.lower().replace("_", " ") for k in CopyKind]
-    return (
-        *LEAVES,
-        *copies,
-        "cuda graph",
-        *_collectives(view),
-        *(s.name for s in view.window.step_list),
-    )
+    return (*LEAVES, *copies, "cuda graph", *_collectives(view), *(s.name for s in view.window.step_list))
 
 
 def _collectives(view: DeviceView) -> list[str]:

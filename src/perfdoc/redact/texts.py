@@ -24,14 +24,7 @@ from perfdoc.profiling.distributed.collective_name import MAX_TEXT, format_colle
 from perfdoc.profiling.marks import format_group_mark, parse_group_mark, parse_rank_mark
 from perfdoc.profiling.vocabulary import prefix_of
 from perfdoc.traces.nsys.meta import WARNINGS
-from perfdoc.traces.nsys.payload import (
-    COMMUNICATOR,
-    FIELDS,
-    HEADER,
-    MAX_PAYLOAD_BYTES,
-    read_schemas,
-    unhex,
-)
+from perfdoc.traces.nsys.payload import COMMUNICATOR, FIELDS, HEADER, MAX_PAYLOAD_BYTES, read_schemas, unhex
 from perfdoc.traces.nsys.source import SqliteSource
 
 

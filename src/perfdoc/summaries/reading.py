@@ -126,11 +126,7 @@ _AGAIN = "Write it again from the trace: perfdoc summarize TRACE."
 
 
 def measure_or_explain(
-    path: Path,
-    request: AnalysisRequest,
-    also: DeviceAnalysis | None = None,
-    *,
-    alone: bool = True,
+    path: Path, request: AnalysisRequest, also: DeviceAnalysis | None = None, *, alone: bool = True
 ) -> CaptureMeasurement | NoGpuActivityError:
     """As measure_capture, of a trace or of a summary, alike but for the file's name. A capture without GPU
     activity is an answer, not the end of the others.

@@ -36,14 +36,7 @@ SHORT_OF: Mapping[str, str] = {key: short for short, key in SHORT.items()} | {DP
 _TOGETHER = {"first": "last", "last": "first"}
 
 
-def tuning_of(
-    job: Job,
-    axes: Axes,
-    found: Searched,
-    *,
-    top: int,
-    inputs: Sequence[str],
-) -> Tuning:
+def tuning_of(job: Job, axes: Axes, found: Searched, *, top: int, inputs: Sequence[str]) -> Tuning:
     """The result: the unchanged configuration and the best `top`."""
     now = next((t for t in found.tried if t.point == point_of(job.base)), None)
     best = _distinct(found.tried, job.models.model.measured_ns)[:top]

@@ -32,13 +32,7 @@ _ACTIONS: dict[Cause, str] = {
 
 
 def finding(
-    part: JobSeries,
-    reason: Reason,
-    price_ns: float,
-    times: F64,
-    command: Sequence[str],
-    *,
-    onset: int | None,
+    part: JobSeries, reason: Reason, price_ns: float, times: F64, command: Sequence[str], *, onset: int | None
 ) -> Finding:
     """A reason in words. price_ns: of a step. times: of all steps. onset: position; None: from the first on.
     command: the words that started the job."""

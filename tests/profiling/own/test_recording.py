@@ -523,13 +523,7 @@ def test_mapped_files_are_not_memory_of_the_process(tmp_path: Path) -> None:
 def test_rows_of_means_do_not_grow_without_end() -> None:
     """3,000 of 16 steps each become 750 of 64, at most a thousand; no step is lost."""
     means = [
-        StepRecord(
-            step=16 * i + 15,
-            start_ns=i,
-            duration_ns=100 + i % 7,
-            steps=16,
-            loss=float(i),
-        )
+        StepRecord(step=16 * i + 15, start_ns=i, duration_ns=100 + i % 7, steps=16, loss=float(i))
         for i in range(3_000)
     ]
     rows = means + [StepRecord(step=48_000 + i, start_ns=i, duration_ns=100) for i in range(KEPT)]

@@ -260,10 +260,7 @@ def _kernel_row(of: str, kernels: Sequence[Kernel]) -> list[Cell]:
     before, after = (calls(_sum(kernels, f"calls_{side}")) for side in ("before", "after"))
     effects = ("change_ns", "count_effect_ns", "time_effect_ns")
     times = [None if (ns := _sum(kernels, effect)) is None else round(ns) for effect in effects]
-    return [
-        Cell(text=shorten(of, _NAME) + variants),
-        *_words(f"{before} → {after}", *map(signed, times)),
-    ]
+    return [Cell(text=shorten(of, _NAME) + variants), *_words(f"{before} → {after}", *map(signed, times))]
 
 
 def _sum(kernels: Sequence[Kernel], field: str) -> float | None:

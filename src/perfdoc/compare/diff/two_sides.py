@@ -23,13 +23,7 @@ from perfdoc.compare.diff.result import (
     duration,
 )
 from perfdoc.compare.diff.sections import calls, logged_first, verdict
-from perfdoc.compare.diff.tables import (
-    dimension_rows,
-    kernel_rows,
-    leaf_rows,
-    ledgers,
-    rank_rows,
-)
+from perfdoc.compare.diff.tables import dimension_rows, kernel_rows, leaf_rows, ledgers, rank_rows
 from perfdoc.compare.side import Loaded
 from perfdoc.knobs.configuration import Configuration as Settings
 from perfdoc.knobs.configuration import Undecided, View

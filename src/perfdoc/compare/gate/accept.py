@@ -24,9 +24,7 @@ from perfdoc.traces import TraceError
 
 
 def recorded(
-    folder: Path,
-    runs: Sequence[Run],
-    practical_frac: float = PRACTICAL_FRAC,
+    folder: Path, runs: Sequence[Run], practical_frac: float = PRACTICAL_FRAC
 ) -> tuple[Path, Baseline]:
     """The baseline with the runs added, and where it goes.
 

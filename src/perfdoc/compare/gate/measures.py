@@ -55,12 +55,7 @@ class Measure:
 
 
 STEP = Measure(
-    name="step_time",
-    says="A step takes",
-    of=lambda r: r.median_step_ns,
-    share=3,
-    decides=True,
-    least_old=1,
+    name="step_time", says="A step takes", of=lambda r: r.median_step_ns, share=3, decides=True, least_old=1
 )
 MEAN = Measure(
     name="mean_step",
@@ -239,10 +234,7 @@ MIN_GROWTH_FRAC = 0.002
 """A part that grew by less than this of a step is not named."""
 
 _MEDIANS, _MEANS, _LEDGER = 0, 1, 2
-_SPLITS: tuple[
-    tuple[Callable[[RunFigures], Mapping[str, int]], Callable[[RunFigures], int]],
-    ...,
-] = (
+_SPLITS: tuple[tuple[Callable[[RunFigures], Mapping[str, int]], Callable[[RunFigures], int]], ...] = (
     (lambda r: r.logged_parts_ns, lambda r: r.median_step_ns),
     (lambda r: r.logged_mean_parts_ns, lambda r: r.mean_step_ns),
     (lambda r: r.parts_ns, lambda r: sum(r.parts_ns.values())),

@@ -196,10 +196,7 @@ def advised(
     if against := check(configuration, changes):
         raise VerifyError(f"{', '.join(changes)}: the settings do not go together: {against[0].words}.")
     return Advised(
-        rules=found,
-        changes=changes,
-        predicted=together([r.predicted for r in found]),
-        left_out=left_out,
+        rules=found, changes=changes, predicted=together([r.predicted for r in found]), left_out=left_out
     )
 
 
