@@ -12,6 +12,8 @@ from perfdoc.traces.table import I64, Bool
 
 MAX_TIME_NS = 2**61
 """About 73 years: later times are corrupt, and sums of a few of them would overflow int64."""
+EPOCH_NS = 10**18
+"""Times from here on are epoch times (September 2001); a machine is not up for 31 years."""
 MAX_TOTAL_NS = 2**62
 """Of the lengths of all rows of one table, however they overlap: sums of any of them fit int64. Fifty
 thousand rows that last a day each are that long."""

@@ -105,6 +105,11 @@ def test_a_table_of_kernels_that_is_none(sqlite_file: Path, changes: list[str]) 
     assert "no GPU kernels" in refused(sqlite_file).what
 
 
+def test_without_names_nothing_is_told(sqlite_file: Path) -> None:
+    edited(sqlite_file, "DROP TABLE StringIds")
+    assert "StringIds" in refused(sqlite_file).what
+
+
 @pytest.mark.parametrize("kind", ["table", "view", "index"])
 def test_a_schema_that_is_not_utf8(sqlite_file: Path, kind: str) -> None:
     """SQLite quotes it in what it says, and Python cannot decode that."""

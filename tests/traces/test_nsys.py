@@ -232,6 +232,17 @@ def test_names_that_are_not_utf8_or_missing(tmp_path: Path) -> None:
     assert "missing-names" in {n.code for n in trace.notes}
 
 
+@pytest.mark.parametrize("normalized", [False, True])
+def test_times_that_were_exported_as_utc_are_utc(tmp_path: Path, normalized: bool) -> None:
+    """`nsys export --ts-normalize=true` adds the session's start to every time."""
+    session = 1_700_000_000_000_000_123
+    t = TimelineBuilder(utc_origin_ns=session)
+    t.process().device().kernel("gemm", 1000 + session * normalized, 2000 + session * normalized)
+    trace = read_nsys_sqlite(write_nsys_sqlite(t.build(), tmp_path / "x.sqlite"))
+    assert trace.utc_origin_ns is not None
+    assert (trace.kernels.start_ns + trace.utc_origin_ns).tolist() == [session + 1000]
+
+
 @pytest.mark.parametrize("lost", ["short", "full", "both"])
 def test_a_kernel_is_known_by_the_name_that_is_there(tmp_path: Path, lost: str) -> None:
     """Of the fuzzer: where the full name was lost, a collective was computing."""

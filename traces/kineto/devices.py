@@ -18,11 +18,10 @@ from perfdoc.traces.kineto.payload import ranks_of
 from perfdoc.traces.kineto.values import INT64_END, integer, non_negative, text
 from perfdoc.traces.model import UNKNOWN, Device, Thread
 from perfdoc.traces.table import I64, unique
+from perfdoc.traces.validate import EPOCH_NS
 
 _HANDLERS_FILE = pattern_of(r"(?P<host>[^/]+)_(?P<pid>[0-9]{1,10})\.[0-9]+\.pt\.trace\.json")
 """torch.profiler.tensorboard_trace_handler: `node012_4711.1694128201545.pt.trace.json.gz`."""
-_EPOCH_NS = 10**18
-"""Times from here on are epoch times (September 2001); a machine is not up for 31 years."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +77,7 @@ def utc_origin_ns(base_time_ns: Any, first_ns: int | None) -> int | None:
 
     `first_ns` is the earliest time of the capture. None where neither holds, or where both do.
     """
-    is_epoch = first_ns is not None and first_ns >= _EPOCH_NS
+    is_epoch = first_ns is not None and first_ns >= EPOCH_NS
     base = base_time_ns if type(base_time_ns) is int and 0 < base_time_ns < INT64_END else None
     if base is not None:
         return None if is_epoch else base

@@ -29,6 +29,7 @@ from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
 from perfdoc.traces.nsys.sampled import read_metrics, read_scheduling
 from perfdoc.traces.nsys.source import NsysSource, SqliteSource
 from perfdoc.traces.table import among
+from perfdoc.traces.validate import EPOCH_NS
 
 _NO_STACKS = "Python stacks of Nsight captures are not read; the range stands in for the call site"
 _FIRST_ROWS = 65_536
@@ -93,6 +94,9 @@ def read_nsys(source: NsysSource) -> Trace:
             "is not a Nsight Systems export (none of its tables is there).",
             "Export the report: nsys export --type sqlite REPORT.nsys-rep",
         )
+    if not source.columns("StringIds"):
+        remedy = "Export the whole report: nsys export --type sqlite REPORT.nsys-rep"
+        raise TraceError(source.path, "has no names (no StringIds table): what ran cannot be told.", remedy)
     source.plan(
         [
             (nsys_gpu.KERNEL, tuple(nsys_gpu.KERNEL_COLUMNS)),
@@ -112,6 +116,7 @@ def read_nsys(source: NsysSource) -> Trace:
     found = mended(source.path, kernels, copies, graphs, api, ids.strings.values, damage)
     kernels, copies, graphs = found.kernels, found.copies, found.graphs
     capture_end = max(int(t.end_ns.max(initial=0)) for t in (kernels, copies, graphs, api))
+    utc_origin_ns = 0 if capture_end >= EPOCH_NS else meta.utc_origin_ns  # `nsys export --ts-normalize=true`
     nvtx = nsys_host.read_ranges(source, ids, capture_end)
     if not len(kernels) and not len(graphs) and not _is_cpu_run(ids.strings.values):
         raise NoGpuActivityError(
@@ -196,7 +201,7 @@ def read_nsys(source: NsysSource) -> Trace:
             "a whole export (nsys export --type sqlite) by nsys 2022 or later",
         ),
         "utc_clock": _have(
-            meta.utc_origin_ns is not None, "no UTC start time in the export", "nsys 2022 or later"
+            utc_origin_ns is not None, "no UTC start time in the export", "nsys 2022 or later"
         ),
         "thread_states": _have(
             len(states) > 0 or len(os_calls) > 0,
@@ -216,7 +221,7 @@ def read_nsys(source: NsysSource) -> Trace:
         format=source.format,
         tool_version=meta.tool_version,
         schema=meta.schema,
-        utc_origin_ns=meta.utc_origin_ns,
+        utc_origin_ns=utc_origin_ns,
         devices=devices,
         threads=ids.threads,
         strings=ids.strings.values,
