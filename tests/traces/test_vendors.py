@@ -192,3 +192,17 @@ def test_kernels_of_amds_own_profilers_are_not_said_to_be_missing(
     path.write_text(json.dumps({"traceEvents": events}))
     with pytest.raises(TraceError, match=r"trace of rocprofv3 or rocprof-sys.*does not read"):
         read_kineto(path)
+
+
+@pytest.mark.parametrize(("launch", "of_gpu"), [("hipLaunchKernel", [3, 3]), ("cudaLaunchKernel", [3])])
+def test_a_copy_to_the_host_is_of_its_gpu(launch: str, of_gpu: list[int], tmp_path: Path) -> None:
+    """ROCm 7 (rocprofiler-sdk) numbers it by the CPU that it goes to: 1, where the process has GPU 3."""
+    rows = [{**CALL, "name": launch, "args": {"correlation": 7}}]
+    for name, device in (("Memcpy HtoD (Host -> Device)", 3), ("Memcpy DtoH (Device -> Host)", 1)):
+        args = {"device": device, "stream": 0, "correlation": 8, "bytes": 64}
+        rows.append({**KERNEL, "cat": "gpu_memcpy", "pid": device, "name": name, "args": args})
+    rows.append({**KERNEL, "pid": 3, "args": {"device": 3, "stream": 7, "correlation": 7}})
+    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": rows}))
+    trace = read_kineto(tmp_path / "x.json")
+    ordinals = [trace.devices[i].ordinal for i in trace.copies.device.tolist()]
+    assert [ordinal for ordinal in ordinals if ordinal == 3] == of_gpu

@@ -47,6 +47,7 @@ from perfdoc.traces.model import (
     ApiCalls,
     Capability,
     Copies,
+    CopyKind,
     EventRecords,
     GraphLaunches,
     Kernels,
@@ -57,7 +58,7 @@ from perfdoc.traces.model import (
     Trace,
 )
 from perfdoc.traces.more_tables import MemoryUse, Payloads
-from perfdoc.traces.table import I64, Rows
+from perfdoc.traces.table import I64, Rows, unique
 from perfdoc.traces.validate import MAX_TIME_NS, check_devices
 
 
@@ -93,6 +94,7 @@ def device_tables(rows: EventRows, calls: Launches) -> DeviceTables:
     copies, copy_process = _with_process(rows.copies, calls)
     syncs, sync_process = _with_process(rows.syncs, calls)
     records, record_process = _with_process(rows.event_records, calls)
+    copies["ordinal"] = _of_gpu(rows, copies, copy_process, kernels["ordinal"], kernel_process)
     pairs = sorted(_pairs(kernel_process, kernels["ordinal"]) | _pairs(copy_process, copies["ordinal"]))
     check_devices(rows.path, len(pairs))
     index = {pair: position for position, pair in enumerate(pairs)}
@@ -160,6 +162,17 @@ def _with_process(table: Rows, calls: Launches) -> tuple[dict[str, I64], I64]:
     process = processes(calls, columns["ordinal"], columns["correlation"])
     columns["ordinal"] = calls.merged.ordinals(columns["ordinal"])
     return columns, process
+
+
+def _of_gpu(rows: EventRows, copies: dict[str, I64], process: I64, ordinal: I64, of_kernel: I64) -> I64:
+    """The GPU of each copy. ROCm 7 numbers a copy to the host by the CPU that it goes to: it is of the GPU
+    that alone ran its process's kernels."""
+    found, to_host = copies["ordinal"], copies["kind"] == CopyKind.DEVICE_TO_HOST
+    if to_host.any() and any(name.startswith("hip") for name in rows.strings.values):
+        for pid in unique(process[to_host]).tolist():
+            if len(used := unique(ordinal[of_kernel == pid])) == 1:
+                found = np.where(to_host & (process == pid), used[0], found)
+    return found
 
 
 def _pairs(process: I64, ordinal: I64) -> set[tuple[int, int]]:
