@@ -133,9 +133,8 @@ def find_window(
         count = len(rows) + restored
     marks, apart = recorded_in_a_row(trace, marks)
     marks, lacking = with_their_kernels(marks, launched)
-    no_id = np.zeros(len(activity.kernel), bool)
-    if not activity.on_host:
-        no_id = (activity.kernel >= 0) & (trace.kernels.correlation[activity.kernel] < 0)
+    no_id = (activity.kernel >= 0) & (not activity.on_host)
+    no_id[no_id] = trace.kernels.correlation[activity.kernel[no_id]] < 0
     on_host = activity.on_host or host_time
     if not on_host and _by_host(activity, marks):
         on_host, source = True, f"{source}; by the host's clock, since no launch is known"

@@ -438,3 +438,16 @@ def test_a_last_step_longer_than_any_is_no_piece_of_one(last_ns: int, steps: int
     assert (window.steps, window.end_ns) == (steps, 2_900 if steps == 3 else 63_010)
     ((said, _),) = ranges.lacking
     assert said.startswith("step 3 left out") == (steps == 3)
+
+
+def test_steps_of_which_only_whole_graphs_were_traced(tmp_path: Path) -> None:
+    """As nsys traces graphs by default: no kernel is in the capture. Each step begins with its graph."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for begin in (0, 100, 200):
+        thread.range(f"step {begin}", begin, begin + 90)
+        device.graph_launch(1, begin + 20, begin + 80, launch=(thread, begin + 5, begin + 10))
+    trace = trace_of(builder, tmp_path)
+    window = window_of(trace, activity_of(trace), AUTO)
+    assert steps_of(window) == [(20, 120), (120, 220), (220, 280)]
