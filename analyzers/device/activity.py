@@ -14,12 +14,13 @@ from functools import cached_property
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
-from perfdoc.analyzers.base.rows import kept, picked
+from perfdoc.analyzers.base.rows import kept, picked, said_by_names
 from perfdoc.analyzers.device.launches import Launches, group_sizes, innermost
 from perfdoc.analyzers.kernel_class.classify import KernelKind, KernelKinds
 from perfdoc.records import dataclass
 from perfdoc.results import ranks
 from perfdoc.traces import CopyKind, Trace
+from perfdoc.traces.model import Operators, Ranges
 from perfdoc.traces.table import I32, U64, Bool
 
 
@@ -29,21 +30,27 @@ def communicating_copies(trace: Trace, rows: I64, launches: Launches) -> Bool:
     found = np.asarray(kind == CopyKind.PEER_TO_PEER)
     api = launches.copies[rows]
     asked = np.flatnonzero((kind == CopyKind.DEVICE_TO_DEVICE) & (api >= 0))
+    if not len(asked):
+        return found
+
+    def within(table: Ranges | Operators, outer: I64, inner: I64) -> Bool:
+        """Which of these copies were launched inside of one of these rows."""
+        columns = table.start_ns[outer], table.end_ns[outer], table.thread[outer].astype(np.int64)
+        times, threads = trace.api_calls.start_ns[api[inner]], trace.api_calls.thread[api[inner]]
+        return innermost(*columns, times, threads.astype(np.int64)) >= 0
+
     calls = np.flatnonzero(trace.payloads.range >= 0)
-    if len(calls) and len(asked):
-        # NCCL's calls do not say how many ranks take part, the creation of their communicator does.
-        size = group_sizes(trace, calls, trace.payloads.communicator[calls])
-        calls = calls[size != 1]
-    if len(calls) and len(asked):
-        ranges = trace.payloads.range[calls]
-        inside = innermost(
-            trace.ranges.start_ns[ranges],
-            trace.ranges.end_ns[ranges],
-            trace.ranges.thread[ranges].astype(np.int64),
-            trace.api_calls.start_ns[api[asked]],
-            trace.api_calls.thread[api[asked]].astype(np.int64),
-        )
-        found[asked] = inside >= 0
+    # NCCL's calls do not say how many ranks take part, the creation of their communicator does.
+    calls = calls[group_sizes(trace, calls, trace.payloads.communicator[calls]) != 1] if len(calls) else calls
+    found[asked] = within(trace.ranges, trace.payloads.range[calls], asked)
+    # Without payloads: a group of one rank copies singly, a collective on copy engines in batches.
+    names = trace.api_calls.name[api[asked]]
+    batches = asked[said_by_names(trace.strings, names, lambda name: "MemcpyBatch" in name, False)]
+    if len(batches):
+        nccl = said_by_names(trace.strings, trace.ranges.domain, lambda name: name == "NCCL", False)
+        torch = said_by_names(trace.strings, trace.operators.name, lambda n: n == "record_param_comms", False)
+        found[batches] |= within(trace.ranges, np.flatnonzero(nccl), batches)
+        found[batches] |= within(trace.operators, np.flatnonzero(torch), batches)
     return found
 
 

@@ -266,3 +266,19 @@ def test_a_copy_of_a_group_that_was_created_with_one_rank_is_none(tmp_path: Path
     activity = activity_of(trace_of(builder, tmp_path))
     assert activity.communication.start_ns.tolist() == [3600, 5600]
     assert activity.copies.total_ns == 200
+
+
+def test_batched_copies_in_a_call_of_nccl_are_communication_without_payloads(tmp_path: Path) -> None:
+    """A collective on copy engines (NCCL 2.28) copies in batches; a group of one rank, and a program, singly;
+    and a program's own batch is in no call of NCCL's."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, 100, stream=7)
+    batch, single = "cudaMemcpyBatchAsync_v12080", "cudaMemcpyAsync_v3020"
+    for at, domain, call in ((1000, "NCCL", batch), (2000, "NCCL", single), (3000, "mine", batch)):
+        thread.range("ncclAllGather", at, at + 500, domain=domain)
+        device.copy("device_to_device", 64, at + 600, at + 800, launch=(thread, at + 100, at + 140, call))
+    activity = activity_of(trace_of(builder, tmp_path))
+    assert activity.communication.start_ns.tolist() == [1600]
+    assert activity.copies.total_ns == 400
