@@ -48,6 +48,11 @@ def legacy() -> bytes:
     return json.dumps(rows).encode()
 
 
+def of_category(category: str) -> bytes:
+    row = {"name": "gemm", "ph": "X", "cat": category, "ts": 1, "dur": 9, "pid": "Device 0", "tid": "7"}
+    return json.dumps([row]).encode()
+
+
 FILES: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
     "zip": ("t.json.zip", zipped, "zip archive", "Unpack"),
     "tar": ("t.tar", tarred, "tar archive", "Unpack"),
@@ -174,6 +179,27 @@ FILES: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
         lambda: b'{"traceEvents": [{"ph": "X", "cat": "FEE", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]}',
         "VizTracer",
         "torch.profiler",
+    ),
+    "nsys, converted": ("n.json", lambda: of_category("cuda"), "Nsight Systems, converted", "nsys export"),
+    "tlparse": ("c.json", lambda: of_category("dynamo_timed"), "torch.compile", "torch.profiler.profile"),
+    "ray": ("r.json", lambda: of_category("task::step"), "Ray", "torch.profiler.profile"),
+    "horovod": (
+        "h.json",
+        lambda: (
+            b'[\n{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "grad"}},\n'
+            b'{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 11, "pid": 1},\n{"ph": "E", "pid": 1},\n'
+        ),
+        "Horovod",
+        "torch.profiler.profile",
+    ),
+    "tpu": (
+        "t.json",
+        lambda: (
+            b'[{"ph": "M", "name": "process_name", "pid": 3, "args": {"name": "/device:TPU:0"}}, '
+            b'{"ph": "X", "name": "fusion.1", "pid": 3, "tid": 1, "ts": 1, "dur": 5}]'
+        ),
+        "TPUs",
+        "GPUs",
     ),
     "legacy": ("l.json", legacy, "autograd.profiler", "torch.profiler.profile"),
 }
