@@ -59,7 +59,7 @@ def replay(rebuilt: Rebuilt) -> Replay:
     error = replayed / measured - 1
     worst = max((r.error_frac for r in ranks), key=abs)
     critical_path = _summed(parts)
-    withheld = _withheld(max((error, worst), key=abs), critical_path.get("before", 0) / replayed)
+    withheld = _withheld(max((error, worst), key=abs), critical_path.get("before", 0) / max(replayed, 1))
     return Replay(
         **MEASURED,
         scope=scope,

@@ -155,6 +155,16 @@ def test_an_end_that_nothing_in_the_capture_moves_withholds_predictions(tmp_path
     assert "90 % into the window" in found.withheld
 
 
+def test_a_replay_that_ends_where_the_window_begins_predicts_nothing(tmp_path: Path) -> None:
+    """Launched its own length before it ran, and nothing says what it waited for."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 100 * US, 200 * US, launch=(thread, 0, 5))
+    found = replay(rebuild_rank(view_of(builder, tmp_path)))
+    assert (found.replayed_ns, found.predicts) == (0, False)
+
+
 def test_a_wait_that_returns_as_the_next_call_begins_still_holds_it_up(tmp_path: Path) -> None:
     """Captures in whole microseconds: a kernel [8, 500), a wait [20, 510), the next launch at 510. With the
     kernel 392 us shorter everything behind it is 392 us earlier."""

@@ -94,7 +94,7 @@ def read_nsys(source: NsysSource) -> Trace:
             "is not a Nsight Systems export (none of its tables is there).",
             "Export the report: nsys export --type sqlite REPORT.nsys-rep",
         )
-    if not source.columns("StringIds"):
+    if has_kernels and not source.columns("StringIds"):
         remedy = "Export the whole report: nsys export --type sqlite REPORT.nsys-rep"
         raise TraceError(source.path, "has no names (no StringIds table): what ran cannot be told.", remedy)
     source.plan(
