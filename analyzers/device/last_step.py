@@ -21,7 +21,7 @@ _SHORT_FRAC = 0.02
 
 def lacking_ns(window: Window, busy: Intervals) -> int:
     """The idle time at the end of the other steps, median; 0 where it hardly counts, or steps are few."""
-    if window.kind != "steps" or window.steps < _FEWEST_STEPS:
+    if window.kind != "steps" or window.steps < _FEWEST_STEPS or not len(busy.start_ns):
         return 0
     others = window.step_list[:-1]
     ends = np.array([step.end_ns for step in others], np.int64)

@@ -41,3 +41,17 @@ def test_waits_between_steps_are_missing_behind_the_last_one(tmp_path: Path) -> 
 def test_what_hardly_counts_is_not_said(tmp_path: Path, steps: int, between_ns: int) -> None:
     """0.2 ms of 10.2 are half a per cent of four steps; of two steps one has it."""
     assert notes_of(tmp_path, steps, between_ns) == []
+
+
+def test_a_device_whose_rows_have_no_length_lacks_nothing(tmp_path: Path) -> None:
+    """Beside one that has: its steps have no work that could end before them."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device, other = process.thread(), process.device(), process.device(ordinal=1)
+    for number in range(4):
+        begin = MS + number * 10 * MS
+        thread.range(f"ProfilerStep#{number}", begin, begin + 10 * MS)
+        device.kernel(GEMM, begin + 1_000, begin + 10 * MS, launch=(thread, begin, begin + 500))
+        other.kernel(GEMM, begin + 1_000, begin + 1_000, launch=(thread, begin + 500, begin + 900))
+    trace = trace_of(builder, tmp_path)
+    assert [n for n in measure_trace(trace, WindowRequest())[1] if n.code == "last-step-short"] == []

@@ -88,15 +88,12 @@ def read_nsys(source: NsysSource) -> Trace:
     """
     meta = read_meta(source)
     has_kernels, has_graphs = (bool(source.columns(t)) for t in (nsys_gpu.KERNEL, nsys_gpu.GRAPH_TRACE))
+    export = "Export the report: nsys export --type sqlite REPORT.nsys-rep"
     if not meta.is_nsight and not has_kernels and not has_graphs:
-        raise TraceError(
-            source.path,
-            "is not a Nsight Systems export (none of its tables is there).",
-            "Export the report: nsys export --type sqlite REPORT.nsys-rep",
-        )
+        said = "is not a Nsight Systems export (none of its tables is there)."
+        raise TraceError(source.path, said, export)
     if has_kernels and not source.columns("StringIds"):
-        remedy = "Export the whole report: nsys export --type sqlite REPORT.nsys-rep"
-        raise TraceError(source.path, "has no names (no StringIds table): what ran cannot be told.", remedy)
+        raise TraceError(source.path, "has no names (no StringIds table): what ran cannot be told.", export)
     source.plan(
         [
             (nsys_gpu.KERNEL, tuple(nsys_gpu.KERNEL_COLUMNS)),
