@@ -42,6 +42,7 @@ _MAGIC = (
     (rb"[\[{]\0", "is UTF-16 text.", "Write it as UTF-8: iconv -f UTF-16LE -t UTF-8 FILE"),
     (rb"\0[\[{]", "is UTF-16 text.", "Write it as UTF-8: iconv -f UTF-16BE -t UTF-8 FILE"),
     (rb"\x1f\x8b", "is a gzip file.", _UNPACK),
+    (rb"SQLite format 3\0", "is a SQLite file.", "Unpack it with gunzip, and give that."),
     (rb"(?:\x89HDF|ARROW1|\xff{4}[\x08-\xf8])", "is an export of a form that is not read.", _SQLITE),
     (
         rb"\x80[\x02-\x05]",
@@ -67,6 +68,7 @@ _MAGIC = (
     (rb'"?[\w %()/-]+"?(?:,"?[\w %()/.[\]-]+"?){2,}\r?\n', "is a table of figures.", _ANY),
 )
 _SUFFIXES = {
+    ".nsys-rep": ("is a report of nsys.", "Unpack it with gunzip, and give that."),
     ".qdstrm": ("is a raw stream.", "Import it with the nsys that wrote it, which makes a .nsys-rep."),
     ".ncu-rep": ("is a report of Nsight Compute, which looks at single kernels.", _NSYS),
     ".pb": ("is a profile of TensorFlow or JAX (XPlane).", _NSYS),

@@ -58,6 +58,13 @@ FILES: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
     "tar": ("t.tar", tarred, "tar archive", "Unpack"),
     "packed tar": ("t.tar.gz", lambda: gzip.compress(tarred()), "unpacked, it is a tar archive", "Unpack"),
     "packed twice": ("t.json.gz", lambda: gzip.compress(gzip.compress(TRACE)), "is a gzip file", "Unpack"),
+    "packed export": (
+        "t.sqlite.gz",
+        lambda: gzip.compress(b"SQLite format 3\0" + bytes(100)),
+        "SQLite file",
+        "gunzip",
+    ),
+    "packed report": ("t.nsys-rep.gz", lambda: gzip.compress(b"\1\2\3"), "report of nsys", "gunzip"),
     "packed page": ("t.json.gz", lambda: gzip.compress(b"<!doctype html>"), "web page", "Download"),
     "bzip2": ("t.json.bz2", lambda: bz2.compress(TRACE), "compressed", "Unpack"),
     "xz": ("t.json.xz", lambda: lzma.compress(TRACE), "compressed", "Unpack"),
