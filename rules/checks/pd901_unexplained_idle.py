@@ -47,11 +47,11 @@ def evaluate(case: Case) -> Verdict:
         return passes(evidence)
     reason, remedy = "no cause that the capture shows accounts for it", _LOOK
     if in_turns(case):
-        reason = f"{len(case.ranks)} GPUs of one process seem to take turns: one at a time"
-        remedy = _SPREAD
+        reason, remedy = f"{len(case.ranks)} GPUs of one process seem to take turns: one at a time", _SPREAD
     elif not (launches := capture.capabilities["launch_correlation"]).available:
-        reason = "launches are not in the capture, so idle time has no cause"
-        remedy = f"{'' if rank.events.partial else 'Capture the CUDA API too: '}{launches.remedy}"
+        reason, remedy = "launches are not in the capture, so idle time has no cause", launches.remedy
+        if not (rank.events.partial or (calls := capture.capabilities["api_calls"]).available):
+            remedy = f"Capture the CUDA API too: {calls.remedy}"
     elif shares_gpu(case):
         reason, remedy = "other processes use the same GPU, and their work may fill it", _ALONE
     return fires(

@@ -53,6 +53,10 @@ def test_pd901_counts_against_the_window(tmp_path: Path) -> None:
     assert result("PD901", measured(tmp_path, with_gap(15_000))).state == "passes"
     no_launches = result("PD901", measured(tmp_path, with_gap(25_000, launched=False)))
     assert (no_launches.state, "--trace=cuda" in no_launches.remedy) == ("fires", True)
+    no_ids = with_gap(25_000, launched=False)
+    no_ids.process(pid=1).thread().api("cudaLaunchKernel_v7000", 0, 1)
+    lost = result("PD901", measured(tmp_path, no_ids))
+    assert (lost.state, "CUDA API" in lost.remedy, "ids" in lost.remedy) == ("fires", False, True)
 
 
 def test_pd901_threshold(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ _MISSING = {
         "Use a PyTorch build of CUDA 12 or later from 2025 on.",
     ),
     "api_calls": ("The capture has no CUDA API calls.", _GPU_ROWS),
-    "launch_correlation": ("No kernel shares a correlation id with an API call.", _GPU_ROWS),
+    "launch_correlation": ("No kernel has a call's correlation id.", "Capture whole steps; keep all ids."),
     "ranges": (
         "The capture has no annotations.",
         "Put torch.profiler.record_function around the parts of a step and call profiler.step().",

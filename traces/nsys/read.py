@@ -172,7 +172,7 @@ def read_nsys(source: NsysSource) -> Trace:
         "launch_correlation": _have(
             any_launch_found(api, ids, (kernels, graphs, copies)),
             "launches unknown: no CUDA API row has the correlation id of any GPU activity",
-            "nsys profile --trace=cuda …",
+            "whole steps, and all correlation ids that nsys wrote",
         ),
         "ranges": _have(
             len(nvtx.ranges) > 0, "no NVTX ranges", "annotate steps (torch.cuda.nvtx) and --trace=cuda,nvtx"
