@@ -47,6 +47,7 @@ Mark = Literal[
     "transformers",
     "vllm",
     "sglang",
+    "atom",
     "tensorrt_llm",
     "tgi",
     "tensorrt",
@@ -85,6 +86,7 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
         "vllm": ("vllm::", "vllm/", "vllm.", "\nVLLM::"),
         "sglang": ("sglang/", "sglang::", "sgl_kernel", "sglang."),
         "tensorrt_llm": ("tensorrt_llm", "\n[Executor] _forward_step"),
+        "atom": ("\nprefill[bs=", "\ndecode[bs="),
         "tgi": ("text_generation_server",),
         "tensorrt": ("kernel_trt", "genericReformat::", "\nExecutionContext::enqueue", "nvinfer1::"),
         "tensorflow": ("tensorflow::", "Eigen::internal::EigenMetaKernel"),
@@ -185,7 +187,7 @@ class Program:
     @cached_property
     def serves(self) -> bool:
         """Whether an inference engine runs and nothing trains beside it."""
-        engines = {"vllm", "sglang", "tensorrt_llm", "tgi", "tensorrt"}
+        engines = {"vllm", "sglang", "atom", "tensorrt_llm", "tgi", "tensorrt"}
         return bool(self.marks & engines) and "trains" not in self.marks
 
     @cached_property

@@ -27,7 +27,9 @@ STEP_PATTERNS: tuple[tuple[str, str], ...] = (
     ("JAX", r"^(TSL:)?XlaModule:#([^#]{0,200},)?hlo_module=p?(jit|map)_+(\w{1,32}_)?step(,[^#]{0,200})?#$"),
     ("JAX", r"^(TSL:)?PjitFunction\((\w{1,32}_)?step\)$"),
     ("vLLM", r"^execute_(\d+_)?context_\d+\([^()]{0,99}\)_generation_\d+\([^()]{0,99}\)$"),
-    ("SGLang", r"^step\[\w{1,32} bs=\d+[^\]]{0,99}\]$"),
+    ("SGLang", r"^step\[\w{1,32} bs=\d+[^\]]{0,255}\]$"),
+    ("ATOM", r"^(prefill|decode)\[bs=\d+.{0,255}\]$"),
+    ("xDiT", r"^execute_diffusion_\d+\(\d+x\d+\)$"),
     ("TensorRT-LLM", r"^\[Executor\] _forward_step( \d+)?: \d+ ctx reqs,( \d+ ctx tokens,)? \d+ gen reqs$"),
     # "Warm-up Step 1" and "Optimizer.step#…" must not match: the whole name is a step or it is none.
     (
@@ -80,7 +82,7 @@ LOCK_HELD_PATTERN = r"(?i)^holding (the )?gil$"
 
 # Words of which a matching name holds at least one, in lower case: names are thinned out by them before any
 # pattern is tried.
-_STEP_HINTS = ("step", "iter", "run_training", "execute_")
+_STEP_HINTS = ("step", "iter", "run_training", "execute_", "[bs=")
 _DATA_HINTS = (vocabulary.DATA, "data", "batch", "sample", "dali", "next", "input")
 _GC_HINTS = (vocabulary.GC, "gc", "garbage")
 _LOCK_HINTS = ("gil",)

@@ -73,6 +73,12 @@ def stepped(folder: Path, names: tuple[str, ...]) -> Trace:
         ("execute_context_1(8)_generation_0(0)", "execute_context_0(0)_generation_1(1)"),
         ("execute_16_context_0(sq0sk0)_generation_16(sq16)", "execute_16_context_1(sq8)_generation_15(sq15)"),
         ("step[DECODE bs=4]", "step[EXTEND bs=1 toks=80]"),
+        (
+            "step[DECODE bs=4]",
+            "step[MIXED bs=66 c=2 g=64 c_sq=14721 c_sqsq=108745533 c_sqsk=108745533 c_sk=14721 g_sq=128 g]",
+        ),
+        ("prefill[bs=2 tok=14721 ctx=[7803, 6918]]", "decode[bs=117/128 tok=117 d=117]"),
+        ("execute_diffusion_1(256x256)", "execute_diffusion_1(256x256)"),
     ],
 )
 def test_steps_tile_the_device_time(tmp_path: Path, names: tuple[str, ...]) -> None:

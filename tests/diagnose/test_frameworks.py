@@ -182,6 +182,13 @@ JOBS = {
         framework="vllm",
         never=("micro-batch", "Megatron", "DistributedDataParallel"),
     ),
+    "ATOM": Job(
+        step="decode[bs=4/8 tok=4 d={}]",
+        parts=(((), SERVED * 6),),
+        exposed_us={"tp": 240},
+        says=("put more sequences in a batch",),
+        never=("micro-batch", "Megatron", "DistributedDataParallel"),
+    ),
     "SGLang with experts": Job(
         step="step[DECODE bs={} toks=4]",
         parts=(((), EXPERTS * 6),),
