@@ -242,7 +242,10 @@ FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(("aten::miopen_convolution", "aten::miopen_depthwise_convolution"), _forward(2, 3, 4, 5)),
     "aten::cudnn_convolution_transpose": _forward(None, 2, 4, 5, None, 3, 6),
     "aten::miopen_convolution_transpose": _forward(2, 3, 5, 6, None, 4, 7),
-    **dict.fromkeys(("aten::_convolution", "aten::convolution_overrideable"), _forward(2, 4, 3, 5, 6, 7, 8)),
+    **dict.fromkeys(
+        ("aten::convolution", "aten::_convolution", "aten::convolution_overrideable"),
+        _forward(2, 4, 3, 5, 6, 7, 8),
+    ),
     "aten::_conv_depthwise2d": _forward(3, 5, 4, 6),
     "aten::convolution_backward": _backward,
 }

@@ -25,8 +25,8 @@ FAR_FRAC = 0.25
 """Of its roofline: an operator below it is far below."""
 FAR_MIN_FRAC = 0.1
 """Of the window, mean over ranks: what such operators take beyond their roofline."""
-_LONG_NS = 50_000
-"""Of a call, mean: shorter ones take their time to begin and to end."""
+_STARTS_NS = 10_000
+"""Of a call, mean: what it may take beyond its roofline to begin and to end."""
 _KEY = "gemms_at_best"
 _AT_BEST = "these GEMMs at the share of the roofline that the best one reaches"
 
@@ -71,7 +71,7 @@ def _far(rank: RankMeasurement) -> list[OperatorEfficiency]:
     """Not those whose sizes say why (PD410)."""
     operators = rank.efficiency.operators
     known = zip(operators, odd_sizes(operators), strict=True)
-    mine = [o for o, odd in known if not odd and o.time_ns > _LONG_NS * o.calls]
+    mine = [o for o, odd in known if not odd and beyond_ns(o) > _STARTS_NS * o.calls]
     return [o for o in mine if (o.roofline_frac or 1.0) < FAR_FRAC]
 
 

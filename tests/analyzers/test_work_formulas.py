@@ -295,7 +295,7 @@ def test_transposed_convolution() -> None:
     assert figures(*of_cudnn) == expected
     values = ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "True", "[1, 1]", "2"]
     plain = ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]
-    for name in ("_convolution", "convolution_overrideable"):
+    for name in ("convolution", "_convolution", "convolution_overrideable"):
         assert figures(name, dims, same(2, "c10::Half", 8), values) == expected
         found = figures(name, [[2, 3, 7, 7], [8, 3, 3, 3], *[[]] * 7], same(2, "c10::Half", 7), plain)
         assert found[0] == 2 * 256 * 27
