@@ -36,7 +36,7 @@ from perfdoc.results.memory import DeviceMemory, MemorySeries
 from perfdoc.results.quality import EventCounts
 from perfdoc.results.ranks import Communication, KernelsOnly, Ledger, Window
 from perfdoc.traces import Device
-from perfdoc.traces.table import I64
+from perfdoc.traces.table import I64, unique
 
 DeviceAnalysis: TypeAlias = Callable[[DeviceView, AttributedKernels | None], Any]
 """An analysis that lives above this room, such as the replay, of a device and its kernels as
@@ -216,7 +216,7 @@ def captured_memory(view: DeviceView) -> DeviceMemory | None:
     peak = int(allocated.argmax())
     is_reserved_known = bool((reserved >= 0).all())
     total = view.device.memory_bytes if is_reserved_known and not trace.memory_lacks else None
-    at = np.unique(np.append(np.linspace(0, len(use) - 1, MAX_MOMENTS - 1).astype(int), peak))
+    at = unique(np.append(np.linspace(0, len(use) - 1, MAX_MOMENTS - 1).astype(int), peak))
     ends = steps.end_ns[(steps.end_ns >= use.time_ns[0])]
     utc = None if trace.utc_origin_ns is None else use.time_ns + trace.utc_origin_ns
     return DeviceMemory(

@@ -98,6 +98,15 @@ def test_a_small_capture_takes_no_more_modules_and_compiler_runs(capture: str, t
     assert counts["compiled"] <= 223
 
 
+@pytest.mark.parametrize(
+    "name", ["cuda_graph_a100", "ddp_2gpu_rtx3090", "host_bound_2gpu_h100", "sp_2gpu_before"]
+)
+def test_other_small_exports_import_nothing_that_takes_long(name: str, tmp_path: Path) -> None:
+    """Each once took numpy.ma for a rule or an analysis that the captures above have no need of."""
+    counts = _counted(_IMPORTS, f"nsys/{name}.sqlite", tmp_path / "imports")
+    assert counts["unused"] == ["pyarrow", "sqlite3"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("capture", "searches", "calls"), CAPTURES)
 def test_a_small_capture_takes_no_more_searches_and_calls(

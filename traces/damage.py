@@ -26,7 +26,7 @@ from perfdoc.traces.model import (
     Ranges,
     Syncs,
 )
-from perfdoc.traces.table import I64, Bool, unique
+from perfdoc.traces.table import I64, Bool, among, unique
 from perfdoc.traces.validate import MAX_TIME_NS, times_fit
 
 _Host = TypeVar("_Host", ApiCalls, Operators, Ranges, Syncs)
@@ -154,7 +154,7 @@ def _before_launch(table: Kernels | Copies | GraphLaunches, mask: Bool, first: i
     """Rows whose launch is in the file, and that start before any call does."""
     early: Bool = mask & (table.start_ns < first - _EARLY_NS) & (table.correlation >= 0)
     if early.any():
-        early &= np.isin(table.correlation, calls.correlation)
+        early &= among(table.correlation, calls.correlation)
         if np.count_nonzero(early) > _ODD_FRAC * len(table):
             early[:] = False
     return early
@@ -204,7 +204,7 @@ def _ids_of_many(calls: ApiCalls) -> I64:
     if not len(many):
         return many
     # Processes that were merged into one file have ids of their own.
-    rows = np.flatnonzero(np.isin(calls.correlation, many))
+    rows = np.flatnonzero(among(calls.correlation, many))
     pairs = np.stack((calls.correlation[rows], calls.thread[rows].astype(np.int64)))
     of_thread, count = np.unique(pairs, axis=1, return_counts=True)
     return unique(of_thread[0][count > _SHARED_CALLS])
@@ -214,7 +214,7 @@ def forget(ids: I64, table: _Linked) -> _Linked:
     """The table without these correlation ids."""
     if not len(ids) or not len(table):
         return table
-    return replace(table, correlation=np.where(np.isin(table.correlation, ids), UNKNOWN, table.correlation))
+    return replace(table, correlation=np.where(among(table.correlation, ids), UNKNOWN, table.correlation))
 
 
 @dataclass(frozen=True, kw_only=True)

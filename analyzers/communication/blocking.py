@@ -20,7 +20,7 @@ from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.launches import Launches, start_of
 from perfdoc.records import dataclass
 from perfdoc.traces import SyncKind, Trace
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, unique
 
 NEVER = np.iinfo(np.int64).max
 
@@ -45,7 +45,7 @@ def blocked_since(trace: Trace, activity: Activity, launches: Launches) -> I64 |
     if not trace.capabilities["event_edges"].available:
         return None
     since = np.full(len(activity.comm_rows), NEVER, np.int64)
-    lanes = {s: _Lane(activity, s) for s in np.unique(activity.stream).tolist()}
+    lanes = {s: _Lane(activity, s) for s in unique(activity.stream).tolist()}
     position = _positions(activity)
     awaited, waiting = awaited_pairs(trace, activity, launches)
     free = _free_ns(activity, lanes)
@@ -69,7 +69,7 @@ def awaited_pairs(trace: Trace, activity: Activity, launches: Launches) -> tuple
     known = launches.awaited.get(activity.device)
     if known is None or known[0] is not activity.launch_start_ns:
         edges = find_edges(trace, activity.device, launches)
-        streams = np.unique(activity.stream).tolist() if len(edges.wait_ns) else []
+        streams = unique(activity.stream).tolist() if len(edges.wait_ns) else []
         found = _awaited(edges, {s: _Lane(activity, s) for s in streams})
         launches.awaited[activity.device] = known = activity.launch_start_ns, *found
     return known[1:]

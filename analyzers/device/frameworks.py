@@ -11,8 +11,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
-import numpy as np
-
+from perfdoc.analyzers.device.range_names import rows_named
 from perfdoc.patterns import pattern_of
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.gpus import gpu_family
@@ -31,7 +30,7 @@ def slowed_by(trace: Trace) -> list[str]:
     By how much nothing in a capture tells: steps without the profiler do.
     """
     names = trace.range_names_like(_OF_OPERATOR.search)
-    count = int(np.isin(trace.ranges.name, names).sum())
+    count = len(rows_named(trace, names))
     ranges = [f"an NVTX range for every operator ({count:,} ranges)"] if count >= _MANY_RANGES else []
     return [*ranges, *trace.recorded]
 

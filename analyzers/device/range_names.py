@@ -15,7 +15,7 @@ from perfdoc.profiling import vocabulary
 from perfdoc.profiling.marks import parse_group_marks
 from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind, Trace
-from perfdoc.traces.table import unique
+from perfdoc.traces.table import among, unique
 
 STEP_PATTERNS: tuple[tuple[str, str], ...] = (
     ("perfdoc", rf"^{re.escape(vocabulary.STEP)}( \d+)?$"),
@@ -150,7 +150,7 @@ def find_known_ranges(trace: Trace, data_pattern: re.Pattern[str] | None = None)
     comm = rows_named(trace, np.flatnonzero(table >= 0).tolist())
     comm = comm[trace.ranges.kind[comm] != RangeKind.MARK]
     *steps, data, gc, lock_waits, lock_held = (
-        rows_named(trace, used[np.isin(alike, names)].tolist()) for names in named
+        rows_named(trace, used[among(alike, names)].tolist()) for names in named
     )
     if data_pattern is not None:
         data = np.union1d(data, ranges_matching(trace, data_pattern.search))

@@ -35,7 +35,7 @@ from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import Window
 from perfdoc.traces import RangeKind, Trace
-from perfdoc.traces.table import unique
+from perfdoc.traces.table import among, unique
 
 WaitKind: TypeAlias = Literal["gil", "lock", "io", "write", "sleep", "other"]
 
@@ -272,7 +272,7 @@ def _named_otherwise(
     inside = places.covered_within(start, end)
     at = np.searchsorted(places.start_ns, end, "left") - 1
     ends_there = (at >= 0) & (end <= places.end_ns[np.maximum(at, 0)])
-    is_step = np.isin(start, steps.start_ns) & np.isin(end, steps.end_ns)
+    is_step = among(start, steps.start_ns) & among(end, steps.end_ns)
     kept = ends_there & (inside > 0) & (inside >= MOST * (end - start)) & ~is_step
     return union(start[kept], end[kept])
 

@@ -15,6 +15,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.launches import Launches
+from perfdoc.analyzers.device.range_names import rows_named
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind, Trace
@@ -88,9 +89,10 @@ def find_calls(trace: Trace, activity: Activity, launches: Launches) -> StartUpC
         return np.flatnonzero(of_process & trace.call_names_with(pattern)[api.name])
 
     def ranges_named(pattern: re.Pattern[str]) -> I64:
-        names = trace.range_names_like(pattern.search)
-        own = np.isin(ranges.thread, threads) & (ranges.kind != RangeKind.MARK) & ~ranges.never_closed
-        return np.flatnonzero(own & np.isin(ranges.name, names))
+        rows = rows_named(trace, trace.range_names_like(pattern.search))
+        kept = (ranges.kind[rows] != RangeKind.MARK) & ~ranges.never_closed[rows]
+        found: I64 = rows[kept & np.isin(ranges.thread[rows], threads)]
+        return found
 
     def calls_of(api_rows: Sequence[int] | I64 = (), range_rows: Sequence[int] | I64 = ()) -> Calls:
         a, r = np.asarray(api_rows, np.int64), np.asarray(range_rows, np.int64)

@@ -10,7 +10,7 @@ from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.idle import Gaps, IdleInputs, find_gaps, idle_inputs, with_stalls
 from perfdoc.analyzers.device.launches import Launches
-from perfdoc.analyzers.device.range_names import KnownRanges, named_as
+from perfdoc.analyzers.device.range_names import KnownRanges, named_as, rows_named
 from perfdoc.analyzers.device.stalls import find_stalls
 from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.analyzers.kernel_class.classify import KernelKinds
@@ -37,20 +37,15 @@ def optimizer_starts(view: DeviceView) -> I64:
     own = (vocabulary.OPTIMIZER, "Optimizer.step#")
     names = trace.range_names_like(lambda name: name.startswith(own))
     names = names or trace.range_names_like(_OPTIMIZER.fullmatch)
-    rows = np.flatnonzero(np.isin(trace.ranges.name, names))
+    rows = rows_named(trace, names)
     rows = rows[np.isin(trace.ranges.thread[rows], _threads(view))]
     return np.sort(trace.ranges.start_ns[rows])
 
 
-def _union_of(view: DeviceView, rows: I64, threads: I64) -> Intervals:
-    ranges = view.trace.ranges
-    mine = rows[np.isin(ranges.thread[rows], threads) & (ranges.kind[rows] != RangeKind.MARK)]
-    return union(ranges.start_ns[mine], ranges.end_ns[mine])
-
-
 def collective_issues(view: DeviceView) -> Intervals:
     """When the host handed collectives over (the trainer's ranges)."""
-    return _union_of(view, _rows_of(view, vocabulary.COLLECTIVE_ISSUE), _threads(view))
+    rows = _rows_of(view, vocabulary.COLLECTIVE_ISSUE)
+    return union(view.trace.ranges.start_ns[rows], view.trace.ranges.end_ns[rows])
 
 
 def collective_waits(view: DeviceView) -> I64:
@@ -69,10 +64,11 @@ def _threads(view: DeviceView) -> I64:
 
 def _rows_of(view: DeviceView, prefix: str) -> I64:
     """Rows of the process's ranges with a prefix of the vocabulary."""
-    trace = view.trace
-    named = trace.range_names_like(lambda name: vocabulary.prefix_of(name) == prefix)
-    found = np.isin(trace.ranges.name, named) & np.isin(trace.ranges.thread, _threads(view))
-    return np.flatnonzero(found & (trace.ranges.kind != RangeKind.MARK))
+    ranges = view.trace.ranges
+    names = view.trace.range_names_like(lambda name: vocabulary.prefix_of(name) == prefix)
+    rows = rows_named(view.trace, names)
+    found: I64 = rows[np.isin(ranges.thread[rows], _threads(view)) & (ranges.kind[rows] != RangeKind.MARK)]
+    return found
 
 
 MAX_LAUNCHING_THREADS = 1_000

@@ -77,7 +77,7 @@ def _pauses(
         count=len(rows) + len(inferred),
         total_ns=covered.total_ns,
         idle_ns=idle_ns,
-        steps_with=len(np.unique(steps[steps >= 0])) if view.window.steps else None,
+        steps_with=len(set(steps[steps >= 0].tolist())) if view.window.steps else None,
         worst_ns=0,
         worst_name=None,
         worst_step=None,

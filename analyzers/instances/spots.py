@@ -21,6 +21,7 @@ from perfdoc.analyzers.host.steps import pause_rows
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import Ledger, Step
 from perfdoc.traces.model import Ranges
+from perfdoc.traces.table import among
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +191,7 @@ def _in_range(
         mine = np.minimum(end, spot.end_ns) - np.maximum(start, spot.start_ns) >= _ALL * idle_ns
         mine &= idle_ns >= least * (end - start)
         if table is trace.ranges:
-            mine &= ~np.isin(rows, steps)
+            mine &= ~among(rows, steps)
         if mine.any():
             name = table.name[rows[mine][np.argmin((end - start)[mine])]]
             alike = ~open_ & (table.name == name) & (table.thread == thread)

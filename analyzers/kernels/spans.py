@@ -12,7 +12,7 @@ from perfdoc.analyzers.kernels.nesting import Nesting, nest
 from perfdoc.analyzers.kernels.part_names import MAX_TEXT, NOTHING, PARTS, Meaning, Phase, meaning_of
 from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind, Trace
-from perfdoc.traces.table import I8, Bool, unique
+from perfdoc.traces.table import I8, Bool, among, unique
 
 NO_PART = -1
 NO_SEQUENCE = -1
@@ -164,7 +164,7 @@ def _sequences(trace: Trace, names: I64) -> I64:
     strings, alike = trace.strings, trace.alike[names]
     found = np.full(len(strings), NO_SEQUENCE, np.int64)
     numbered = [i for i in unique(alike).tolist() if _SEQUENCE in strings[i][:MAX_TEXT]]
-    for i in names[np.isin(alike, numbered)].tolist():
+    for i in names[among(alike, numbered)].tolist():
         text = strings[i]
         at = text.find(_SEQUENCE, 0, MAX_TEXT)
         if at >= 0:

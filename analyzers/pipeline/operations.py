@@ -20,7 +20,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.pipeline.exchanges import EXCHANGES, Stretches, find_stretches, no_stretches
 from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS, work_of_passes
 from perfdoc.records import dataclass
-from perfdoc.traces.table import Bool, median
+from perfdoc.traces.table import Bool, among, median
 
 COMPUTE, MESSAGE, COLLECTIVE, WAIT = 0, 1, 2, 3
 MESSAGES = frozenset({"send", "recv", "send_recv", "coalesced"})
@@ -126,14 +126,14 @@ def rank_operations(view: DeviceView, calls: CollectiveCalls) -> RankOperations:
         return no_operations("the window is not made of steps", label, rank)
     begin, end = (np.array([getattr(s, n) for s in steps], np.int64) for n in ("start_ns", "end_ns"))
     step = index_within(begin, end, calls.start_ns)
-    by_all = np.isin(calls.operation, _codes(calls, EXCHANGES)) & (calls.dimension == UNKNOWN_DIMENSION)
-    shared = (step >= 0) & ~np.isin(calls.dimension, INSIDE_A_PASS) & ~by_all
+    by_all = among(calls.operation, _codes(calls, EXCHANGES)) & (calls.dimension == UNKNOWN_DIMENSION)
+    shared = (step >= 0) & ~among(calls.dimension, INSIDE_A_PASS) & ~by_all
     shared &= _between_passes(calls, shared, len(steps))
     rows = np.flatnonzero(shared)
     # What runs layer by layer, in whatever dimension, is part of a pass; so are exchanges of tokens or heads.
     by_layer = (step >= 0) & ~shared & (calls.dimension == UNKNOWN_DIMENSION)
     dimension = np.where(by_layer, INSIDE_A_PASS[0], calls.dimension)
-    inside = np.flatnonzero((step >= 0) & np.isin(dimension, INSIDE_A_PASS))
+    inside = np.flatnonzero((step >= 0) & among(dimension, INSIDE_A_PASS))
     if not len(rows) and not len(inside):
         return no_operations("no communication between ranks lies between passes", label, rank)
     if len(rows) > MAX_OPERATIONS * len(steps):
@@ -169,7 +169,7 @@ def rank_operations(view: DeviceView, calls: CollectiveCalls) -> RankOperations:
 def _between_passes(calls: CollectiveCalls, inside: Bool, steps: int) -> Bool:
     """Messages, and collectives whose group is known; of others, and of those of unknown dimension beside
     messages, those that are no more than messages: what runs layer by layer is part of a pass."""
-    is_message = np.isin(calls.operation, _codes(calls, MESSAGES))
+    is_message = among(calls.operation, _codes(calls, MESSAGES))
     messages = int(np.count_nonzero(is_message & inside))
     told = (calls.dimension != UNKNOWN_DIMENSION) | (messages == 0)
     known = is_message | ((calls.group >= 0) & told)
@@ -217,7 +217,7 @@ def _laid_out(
 
     begin, end = bounds
     start, done = calls.start_ns[rows], calls.end_ns[rows]
-    is_message = np.isin(calls.operation, _codes(calls, MESSAGES))
+    is_message = among(calls.operation, _codes(calls, MESSAGES))
     posted = where_posted(view, rows, start, is_message[rows])
     events = find_events((start, done, posted), begin, waits, work)
     since = np.column_stack((begin, np.maximum.accumulate(events.end_ns, axis=1)))

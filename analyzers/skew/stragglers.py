@@ -16,7 +16,7 @@ from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness
 from perfdoc.analyzers.skew.causes import Explained, RankTime, explain
 from perfdoc.records import dataclass
 from perfdoc.results.waits import LateRank, Straggler, StragglersState, waits_by_schedule
-from perfdoc.traces.table import unique
+from perfdoc.traces.table import median, unique
 
 FEWEST = 5
 """Collectives in which arrivals can be resolved apart; of fewer nothing recurrent is said."""
@@ -160,7 +160,7 @@ def _straggler(
         dimension=DIMENSIONS[habit.dimension],
         wait_caused_ns=round(float(late.caused_ns[mine].sum())),
         delay_ns=round(float(alone.sum())),
-        typical_delay_ns=round(float(np.median(alone))) if len(alone) else 0,
+        typical_delay_ns=round(float(median(alone))) if len(alone) else 0,
         recurrence_frac=habit.recurrence_frac,
         chance_frac=habit.chance_frac,
         chance_probability=habit.probability(len(matches.members)),

@@ -133,7 +133,7 @@ def analysed_outliers(ranks: Sequence[RankSteps]) -> list[OutlierStep]:
         rows = outliers(times)
         if not len(rows):
             continue
-        normal = np.setdiff1d(np.arange(len(times)), rows)
+        normal = np.delete(np.arange(len(times)), rows)
         each = median(np.array([rank.ledgers.leaf_ns[leaf][normal] for leaf in LEAVES]))
         usual = dict(zip(LEAVES, map(round, each.tolist()), strict=True))
         middle = round(float(median(times)))

@@ -105,8 +105,8 @@ def _with_missing(case: Case) -> set[str]:
     """Dimensions of groups that have ranks without a capture: what is shortest on those at hand may be a wait
     for one of them."""
     matches = case.job.matches
-    groups = [i for i, group in enumerate(matches.groups) if group.missing]
-    found = set(matches.dimension[np.isin(matches.group, groups)].tolist())
+    missing = np.array([*(group.missing > 0 for group in matches.groups), False])  # the last: of no group
+    found = set(matches.dimension[missing[matches.group]].tolist())
     return {DIMENSIONS[i] for i in found}
 
 

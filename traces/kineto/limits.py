@@ -10,7 +10,7 @@ from perfdoc.patterns import pattern_of
 from perfdoc.traces.kineto.rows import EventRows
 from perfdoc.traces.kineto.unpack import RECAPTURE
 from perfdoc.traces.model import UNKNOWN, Capability, Note, SyncKind, Trace
-from perfdoc.traces.table import unique
+from perfdoc.traces.table import among, unique
 
 _GPU_ROWS = "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on a machine with a GPU."
 _SYNC_EVENTS = (
@@ -137,7 +137,7 @@ def off_scale(trace: Trace) -> list[Note]:
     """Told of a file whose times are in another unit than microseconds, which other tools write and read."""
     names = trace.strings
     launching = [i for i in trace.call_names.tolist() if "LaunchKernel" in names[i]]
-    rows = np.flatnonzero(np.isin(trace.api_calls.name, launching))
+    rows = np.flatnonzero(among(trace.api_calls.name, launching))
     if len(rows) < _FEWEST or len(trace.kernels) < _FEWEST:
         return []
     took = trace.api_calls.end_ns[rows] - trace.api_calls.start_ns[rows]

@@ -28,7 +28,7 @@ from perfdoc.simulator.replay.edits.weight_places import (
     weight_places,
 )
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, unique
 
 _LEAST_BYTES = 1024
 """Less is a scalar that is agreed on."""
@@ -266,7 +266,7 @@ def until_optimizer(rebuilt: Rebuilt) -> Rebuilt:
     if not cut.any():
         raise ValueError(WAITS_FOR_NONE)
     wires.kept = ~cut
-    held = np.unique(source[cut])
+    held = unique(source[cut])
     wires.add(held, barrier[held], 0, EdgeKind.INFERRED)
     return wires.made("the optimizer step cannot wait for dp communication: it runs before it")
 
