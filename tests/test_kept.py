@@ -76,6 +76,16 @@ def test_what_is_damaged_is_made_again(file: Path, damage: bytes) -> None:
     assert len(_MADE) == 2
 
 
+def test_each_bit_counts(file: Path) -> None:
+    kept(file, _counted)
+    (place,) = (file.parent / "__pycache__").iterdir()
+    whole = place.read_bytes()
+    for at in range(len(whole)):
+        place.write_bytes(whole[:at] + bytes([whole[at] ^ 2]) + whole[at + 1 :])
+        assert kept(file, _counted) == ["one", "two"]
+    assert len(_MADE) == 1 + len(whole)
+
+
 def test_nothing_is_kept_where_python_keeps_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     assert kept(file, _counted) == kept(file, _counted)

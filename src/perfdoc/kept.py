@@ -39,9 +39,10 @@ def kept(file: Path, make: Callable[[bytes], Any], beside: Path | None = None) -
 def read(place: Path, mark: Any) -> Any:
     """What was kept there under this mark; None where nothing is."""
     with suppress(OSError, EOFError, ValueError, TypeError):
-        found, made = marshal.loads(place.read_bytes())
-        if found == mark:
-            return made
+        kept = place.read_bytes()
+        if importlib.util.source_hash(kept[8:]) == kept[:8]:
+            found, made = marshal.loads(kept[8:])
+            return made if found == mark else None
     return None
 
 
@@ -52,7 +53,8 @@ def write(place: Path, mark: Any, made: Any) -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             part = place.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
             try:
-                part.write_bytes(marshal.dumps((mark, made)))
+                data = marshal.dumps((mark, made))
+                part.write_bytes(importlib.util.source_hash(data) + data)  # a damaged one could end Python
                 part.replace(place)
             finally:
                 part.unlink(missing_ok=True)

@@ -81,7 +81,8 @@ def stated_facts(of: Configuration) -> dict[str, Any]:
         found.pop("global_batch_sequences", None)
         found.pop("micro_batch_sequences", None)
     if of.dialect == "megatron_lm" and "num_layers" in of.values:
-        found |= {name: 1 for name in _DEGREES if name not in found and name not in _set_to_unknown(of)}
+        unknown = {fact for fact, knobs in _FACTS.items() if set(knobs) & of.unknown}
+        found |= {name: 1 for name in _DEGREES if name not in found and name not in unknown}
     if "global_batch_sequences" not in found and of.dialect not in _NOT_SAMPLES:
         found |= _batch(view, found, whole)
     found |= _formats(view)
@@ -100,10 +101,6 @@ def _batch(view: View, found: Mapping[str, Any], whole: bool) -> dict[str, Any]:
     if not all(isinstance(n, int) and n > 0 for n in (samples, ranks, steps, *degrees)):
         return {}
     return {"global_batch_sequences": samples * max(ranks // math.prod(degrees), 1) * steps}
-
-
-def _set_to_unknown(of: Configuration) -> set[str]:
-    return {fact for fact, knobs in _FACTS.items() if set(knobs) & of.unknown}
 
 
 def _known(view: View, knob: str, *, default: bool = False) -> Any:
