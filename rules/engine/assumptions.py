@@ -80,18 +80,6 @@ def _has_attention(case: Case) -> bool | None:
     return True if attention else False if "convolves" in case.program.marks else None
 
 
-def _has_transformer_engine(case: Case) -> bool | None:
-    return False if case.program.vendor == "intel" else None
-
-
-def _trains(case: Case) -> bool | None:
-    return False if case.program.only_infers else None
-
-
-def _without_engine(case: Case) -> bool | None:
-    return False if case.program.serves else None
-
-
 def _is_pytorch(case: Case) -> bool | None:
     return (
         False if case.program.marks & {"jax", "tensorflow"} and not case.program.marks & {"pytorch"} else None
@@ -105,10 +93,12 @@ def _has_framework(case: Case) -> bool | None:
 NVIDIA = Assumption(words="GPUs of NVIDIA", holds=_is_nvidia)
 EAGER = Assumption(words="a model that is not compiled already", holds=_is_eager)
 FLASH = Assumption(words="GPUs with FlashAttention (Ampere and later)", holds=_has_flash_attention)
-ENGINE = Assumption(words="GPUs of NVIDIA or AMD", holds=_has_transformer_engine)
+ENGINE = Assumption(
+    words="GPUs of NVIDIA or AMD", holds=lambda case: False if case.program.vendor == "intel" else None
+)
 PEERS = Assumption(words="more than one process", holds=_has_peers)
-TRAINING = Assumption(words="training", holds=_trains)
-NO_ENGINE = Assumption(words="no inference engine", holds=_without_engine)
+TRAINING = Assumption(words="training", holds=lambda case: False if case.program.only_infers else None)
+NO_ENGINE = Assumption(words="no inference engine", holds=lambda case: False if case.program.serves else None)
 FRAMEWORK = Assumption(words="a program in Python", holds=_has_framework)
 PYTORCH = Assumption(words="PyTorch", holds=_is_pytorch)
 TRANSFORMER = Assumption(words="a transformer", holds=_has_attention)

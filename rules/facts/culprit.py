@@ -10,6 +10,7 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.what_if import CauseKind, WhatIfAnalysis, WhatIfCause
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import upper_bound
+from perfdoc.simulator.replay.proposals import change_title
 
 LEADS_FRAC = 0.05
 """Of the step: a cause that costs as much is named before all else."""
@@ -92,6 +93,8 @@ def gain_of(case: Case, cause: WhatIfCause) -> Gain:
         said += "; layers moved, at most all of the excess gone"
     if is_as_late(case, cause):
         return upper_bound(high / 1e6, "every host without what it does then, which its waits may hide")
+    if _is_held_up(case, cause):
+        return upper_bound(high / 1e6, f"{said}, which as they are let it save less")
     hidden = _garbage_collection_ns(case, cause)
     low -= hidden
     said += "; garbage collection that its wait hides may show then" if hidden else ""
@@ -123,6 +126,15 @@ def is_as_late(case: Case, cause: WhatIfCause) -> bool:
         return False
     waits = max(works for works, _ in found) + cause.saved_ns <= (case.what_if.step_ns or 0)
     return waits and max(late.values()) - max(dry for _, dry in found) < cause.low_ns
+
+
+def _is_held_up(case: Case, cause: WhatIfCause) -> bool:
+    """Whether the replay of every kernel, which has the launches, promises less for a slow rank."""
+    names = [*cause.captures, *(f"rank {number}" for number in cause.ranks)]
+    if cause.kind != "slow_rank" or len(names) > 1:
+        return False
+    less = [p for p in case.gains.predictions if (p.high_ns or cause.low_ns) < cause.low_ns]
+    return any(p.change == change_title(p.key, names[0]) for p in less)
 
 
 def _garbage_collection_ns(case: Case, cause: WhatIfCause) -> int:

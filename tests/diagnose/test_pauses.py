@@ -254,3 +254,35 @@ def test_who_begins_late_hides_what_another_host_does_later(
     causes = said.analyses.what_if.causes
     assert [cause.saved_ns for cause in causes] == pytest.approx([500_000] * (logs_us > begins_us), rel=0.02)
     assert "pid 100 " not in said.verdict
+
+
+@pytest.mark.parametrize("logs_us", [0, 1_900, 2_200])
+def test_a_host_that_logs_behind_its_work_limits_what_a_slow_gpu_costs(logs_us: int, tmp_path: Path) -> None:
+    """Two ranks of 20 kernels of 60 us, on the second 120, and an all-reduce of 100 us. The first one's host
+    logs meanwhile: without the slow GPU a step ends with the log, behind 210 us of launches."""
+    builders = [TimelineBuilder() for _ in range(2)]
+    works = [(p.thread(), p.device()) for p in (b.process(pid=100 + i) for i, b in enumerate(builders))]
+    at = 1_000 * US
+    for step in range(8):
+        end = at + 2_505 * US
+        for rank, (thread, device) in enumerate(works):
+            call, free = at, at + 5 * US
+            for _ in range(20):
+                begin, free = free, free + (1 + rank) * 60 * US
+                device.kernel(GEMM, begin, free, launch=(thread, call, call + 3 * US))
+                call += 10 * US
+            device.kernel(ALL_REDUCE, free, end, stream=20, launch=(thread, call, call + 3 * US))
+            call += (10 if rank else 10 + logs_us) * US
+            thread.api("cudaStreamSynchronize", call, end + 2 * US)
+            thread.range(f"step {step}", at, end + 3 * US)
+        at = end + 5 * US
+    paths = tuple(write_nsys_sqlite(b.build(), tmp_path / f"{i}.sqlite") for i, b in enumerate(builders))
+    said = analysed(AnalysisRequest(captures=paths, jobs=1)).diagnosis
+    # Nothing waits for what is logged in the last of eight steps: there 1,200 us go.
+    saved = (7 * (2_510 - max(1_310, 217 + logs_us)) + 1_200) / 8_000
+    gain = next(rule.gain for rule in said.rules if rule.code == "PD303")
+    assert "pid 101 computes 2 times as long as its peer" in said.verdict
+    assert gain is not None
+    assert saved <= (gain.high_ms or 0) <= 1.25
+    assert (gain.mid_ms is None) == (logs_us > 0)
+    assert gain.low_ms <= saved
