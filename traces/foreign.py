@@ -176,7 +176,6 @@ _PROCESSES = (
     (r"\b(?:HOST|DEVICE)<", "unitrace (Intel)", _TORCH),
     (r"^(?:cuda|cuda_api|nvtx(?:-kernel)?)$", "Nsight Systems, converted to JSON", _SQLITE),
     (r"^dynamo_timed$", "torch.compile, of compiling alone (tlparse)", _TORCH),
-    (r"^task:", "Ray's tasks", _TORCH),
     (r"^Session$", "ONNX Runtime", _RUNTIME),
     (r"^FEE$", "VizTracer, of Python alone", _TORCH),
     (r"^(?:CPU|CUDA) functions$", "PyTorch's old torch.autograd.profiler", _TORCH),

@@ -14,6 +14,7 @@ from functools import cache
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
+from perfdoc.analyzers.base.rows import said_by_names
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
 from perfdoc.analyzers.device.view import DeviceView
@@ -145,8 +146,7 @@ def _idle(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
         thread = int(view.activity.launch_thread[gaps.following[worst[0]]]) if worst else -1
         if spot is not None:
             long = np.flatnonzero(2 * (handed - start) >= spot.cost_ns)
-            often = _often(view, start[long[2 * lost(long) >= spot.cost_ns]])
-            spot = replace(spot, often=often)
+            spot = replace(spot, often=_often(view, start[long[2 * lost(long) >= spot.cost_ns]]))
             yield _in_range(view, spot, thread, lambda: union(start, handed) - pauses)
     if _matters(ledger, "idle.unexplained", ledger.idle.unexplained):
         length = np.where(gaps.short, 0, end - handed)
@@ -178,23 +178,25 @@ def _in_range(
     view: DeviceView, spot: Spot, thread: int, idle: Callable[[], Intervals], least: float = _HALF
 ) -> Spot:
     """The same with the shortest range, no step's, else Python function, else operator, that holds nearly all
-    of this idle time and little else: what the host did then. Of the thread that launched what ended it:
-    others keep nobody waiting."""
+    of this idle time and little else: what the host did then. Of the thread that launched what ended it, or
+    a collective of gloo's: other threads keep nobody waiting."""
     trace, idle_ns = view.trace, spot.end_ns - spot.start_ns
     some = idle_ns - round(_ALL * idle_ns)
     steps = np.concatenate([EMPTY.start_ns, *(of for _, of in view.known.steps)])
+    gloo = said_by_names(trace.strings, trace.ranges.name, lambda name: name.startswith("gloo:"), False)
+    gloo &= among(trace.ranges.thread, trace.threads_of(view.device.process))
     for table in (trace.ranges, trace.python_calls, trace.operators) if thread >= 0 else ():
-        open_ = table.never_closed if isinstance(table, Ranges) else np.zeros(len(table), bool)
+        of = table.thread == thread
+        of = (of | gloo) & ~table.never_closed if isinstance(table, Ranges) else of
         near = (table.start_ns <= spot.start_ns + some) & (table.end_ns >= spot.end_ns - some)
-        rows = np.flatnonzero(near & (table.thread == thread) & ~open_)
+        rows = np.flatnonzero(near & of)
         start, end = table.start_ns[rows], table.end_ns[rows]
         mine = np.minimum(end, spot.end_ns) - np.maximum(start, spot.start_ns) >= _ALL * idle_ns
-        mine &= idle_ns >= least * (end - start)
-        if table is trace.ranges:
-            mine &= ~among(rows, steps)
+        known = steps if isinstance(table, Ranges) else EMPTY.start_ns
+        mine &= (idle_ns >= least * (end - start)) & ~among(rows, known)
         if mine.any():
             name = table.name[rows[mine][np.argmin((end - start)[mine])]]
-            alike = ~open_ & (table.name == name) & (table.thread == thread)
+            alike = of & (table.name == name)
             all_alike = union(table.start_ns[alike], table.end_ns[alike])
             return replace(spot, inside=trace.strings[int(name)], inside_ns=all_alike.overlap_ns(idle()))
     return spot

@@ -189,7 +189,6 @@ FILES: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
     ),
     "nsys, converted": ("n.json", lambda: of_category("cuda"), "Nsight Systems, converted", "nsys export"),
     "tlparse": ("c.json", lambda: of_category("dynamo_timed"), "torch.compile", "torch.profiler.profile"),
-    "ray": ("r.json", lambda: of_category("task::step"), "Ray", "torch.profiler.profile"),
     "horovod": (
         "h.json",
         lambda: (
