@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
 
+from perfdoc.__main__ import main
 from perfdoc.profiling.malloc import without_threads
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
@@ -117,6 +120,32 @@ def test_a_small_capture_takes_no_more_searches_and_calls(
     assert 10 < counts["patterns"] <= 65, "of other packages; ours are kept by the first run"
     assert 1_000 < counts["searches"] <= searches
     assert 10_000 < counts["calls"] <= calls
+
+
+def _below() -> None:
+    a = b = c = d = None  # noqa: F841 - a frame of some size
+
+
+def _most_faults() -> int:
+    """Of a hundred calls, from the worst of many depths."""
+
+    def at(depth: int) -> int:
+        if depth:
+            return at(depth - 1)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(100):
+            _below()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    return max(at(depth) for depth in range(400))
+
+
+def test_calls_of_the_command_take_no_memory_anew() -> None:
+    """Python's frames lie in pieces of 16 KB: at the edge of one each call maps another."""
+    assert _most_faults() >= 100
+    roomy = FunctionType(_most_faults.__code__.replace(co_stacksize=main.__code__.co_stacksize), globals())
+    roomy()  # the first touch of each page
+    assert roomy() < 20
 
 
 @pytest.mark.parametrize("given", [None, "1"])

@@ -86,7 +86,8 @@ def measure_all(
     telling = Telling()
     ends = _parts(tasks)
     if tasks:
-        _begin(tasks[0], ends[0])
+        part(0.0, ends[0])
+        stage(f"reading {base_name(str(tasks[0].files[0]))} ({_bytes(tasks[0].files) / 1e6:,.1f} MB)")
     with closing(place.run(tasks)) as coming:
         for number, result in enumerate(coming, start=1):
             results.append(result)
@@ -130,11 +131,6 @@ def _cut_short(captures: list[CaptureMeasurement]) -> tuple[list[CaptureMeasurem
 _AGAIN = "Copy or export it again."
 _UNNAMED = "The file breaks off before it names a step, where others name theirs: no figure is of steps."
 _NAMES_NO_STEP = Note(code="names-no-step", message=_UNNAMED, remedy=_AGAIN)
-
-
-def _begin(first: Task[_Result], end: float) -> None:
-    part(0.0, end)
-    stage(f"reading {base_name(str(first.files[0]))} ({_bytes(first.files) / 1e6:,.1f} MB)")
 
 
 def _parts(tasks: Sequence[Task[_Result]]) -> list[float]:

@@ -142,7 +142,9 @@ def _of_the_same_steps(kept: Sequence[KeptRank], first: Sequence[str]) -> list[K
     first: the name of each one's first step; where these differ nothing is predicted of parts."""
     if all(k.replay.window_steps is None for k in kept):
         return list(kept)
-    if len(set(first)) > 1 or not _all_that_stand_for_it(kept):
+    # All, or all of the first pipeline: some windows may be too large where parts of longer ones are not.
+    needed = [k for k in kept if is_of_first_pipeline(k)] or kept
+    if len(set(first)) > 1 or any(k.rebuilt is None for k in needed):
         return [replace(k, rebuilt=None) for k in kept]
     fewest = min((k.replay.steps for k in kept if k.rebuilt is not None), default=0)
     if not fewest:  # of one that is not made of steps
@@ -150,13 +152,6 @@ def _of_the_same_steps(kept: Sequence[KeptRank], first: Sequence[str]) -> list[K
     found = [k if k.rebuilt is None or k.replay.steps == fewest else _cut(k, fewest) for k in kept]
     cannot = any(k.rebuilt is not None and f.rebuilt is None for k, f in zip(kept, found, strict=True))
     return [replace(k, rebuilt=None) for k in kept] if cannot else found
-
-
-def _all_that_stand_for_it(kept: Sequence[KeptRank]) -> bool:
-    """Whether all ranks are kept, or all of the first pipeline: some windows may be too large where parts of
-    longer ones are not."""
-    first = [k for k in kept if is_of_first_pipeline(k)]
-    return all(k.rebuilt is not None for k in first or kept)
 
 
 def _cut(kept: KeptRank, steps: int) -> KeptRank:
