@@ -72,8 +72,8 @@ def _queued(activity: Activity, start: int, end: int) -> tuple[I64, I64, int, in
     returned = np.maximum(launched, activity.launch_end_ns[rows])
     known = launched >= 0
     inside = started < end
-    # One that started before its call returned was never seen waiting.
-    joined, left = kept(known & (returned < started) & (returned < end), returned, started)
+    # One that started before its call returned, or as the window does, was never seen waiting.
+    joined, left = kept(known & (np.maximum(returned, start) < started) & (returned < end), returned, started)
     joined = np.maximum(joined, start)
     unknown, count = (int(np.count_nonzero(rows)) for rows in (inside & ~known, inside))
     return np.sort(joined, kind="stable"), left[left < end], unknown, count

@@ -37,6 +37,17 @@ def test_depth_is_what_was_launched_and_has_not_started(tmp_path: Path) -> None:
     assert (queue.starved_ns, queue.reason) == (0, "")
 
 
+def test_two_that_start_as_the_window_does_are_not_queued_in_it(tmp_path: Path) -> None:
+    # On two streams from 100 on; a third one stands behind them until 300, and runs until 400.
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for stream, start in ((7, 100), (8, 100), (7, 300)):
+        device.kernel(GEMM, start, start + 100, stream=stream, launch=(thread, 10, 20))
+    queue = queue_of(view_of(builder, tmp_path))
+    assert (queue.median_depth, queue.shallow_frac) == (1, 1.0)
+
+
 def test_queued_communication_is_no_depth(tmp_path: Path) -> None:
     # Ten collectives queued on a stream of their own say nothing of how far compute is ahead.
     builder = TimelineBuilder()
