@@ -18,7 +18,7 @@ from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity, without_launches
 from perfdoc.analyzers.device.event_counts import NO_LAUNCHED, event_counts, limited, partial_notes, within
 from perfdoc.analyzers.device.frameworks import Program, program_of, slowed_by
-from perfdoc.analyzers.device.last_step import lacking_ns, last_step_notes
+from perfdoc.analyzers.device.last_step import lacking_ns, last_step_notes, with_outside
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges, ranges_matching
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
@@ -214,6 +214,7 @@ def measure_trace(
                 trace, activity, kinds, launches, window, step_ranges, chosen=request.chosen
             )
         if not activity.on_host and not found.partial:
+            window = with_outside(trace, activity, window, step_ranges, known)
             last_steps.append((window, lacking_ns(window, activity.busy)))
         view = DeviceView(
             trace=trace.showing(limited(trace.capabilities, [found])),

@@ -14,7 +14,7 @@ from perfdoc.results.host import allocates
 from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
 from perfdoc.results.names import shorten
 from perfdoc.results.ranking import AS_SLOW
-from perfdoc.results.ranks import computing_longer, longest_step_ns
+from perfdoc.results.ranks import computing_longer, longest_step_ns, outside_of
 from perfdoc.results.waits import may_be_data
 
 _NAMED = 3
@@ -227,7 +227,7 @@ def next_capture(diagnosis: Diagnosis) -> str:
     windows = [rank.window for rank in diagnosis.ranks]
     if any(w.runs_once and w.start_up is not None and not w.start_up.left_out for w in windows):
         return f"Capture steps that come later; {_later(diagnosis)}."
-    if any(w.runs_once for w in windows):
+    if any(w.runs_once for w in windows) or outside_of(diagnosis.ranks) is not None:
         return f"Capture several steps; {_later(diagnosis)}."
     if any(rank.host.graphs.whole_graphs for rank in diagnosis.ranks):
         return (

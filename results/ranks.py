@@ -70,6 +70,10 @@ class Window:
     pause: Pause | None = None
     runs_once: str = ""
     """Why no gain is predicted of it: start-up or a single pause is much of it. Empty where gains may be."""
+    outside_ns: int = 0
+    """Of one or two steps: what their ranges on the host have before and after it, with the device idle."""
+    outside_data_ns: int = 0
+    """Of that, in ranges that load data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +246,16 @@ class Rank:
 
 _ONE_FIGURE_FRAC = 0.01
 """Of the mean: the longest rank's step is the same to a reader."""
+
+
+_OUTSIDE_FRAC = 0.2
+
+
+def outside_of(ranks: Sequence[Rank]) -> Window | None:
+    """The window beside which steps idle least, where that is much of them on every rank; else None."""
+    least = min((r.window for r in ranks), key=lambda w: w.outside_ns / max(w.duration_ns + w.outside_ns, 1))
+    much = least.outside_ns > _OUTSIDE_FRAC * (least.duration_ns + least.outside_ns)
+    return least if much else None
 
 
 def longest_step_ns(ranks: Iterable[Rank]) -> float:

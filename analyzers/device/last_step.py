@@ -1,4 +1,4 @@
-"""What the last step of a window lacks: it ends with its last work, the others where the next one's begins.
+"""What a window of steps lacks: it begins with its first work, and its last step ends with its last.
 
 A job that waits for data at each step's start shows that wait between steps: one fewer than steps.
 """
@@ -6,15 +6,21 @@ A job that waits for data at each step's start shows that wait between steps: on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import Intervals
+from perfdoc.analyzers.base.intervals import Intervals, union
+from perfdoc.analyzers.device.activity import Activity
+from perfdoc.analyzers.device.marks import of_process
+from perfdoc.analyzers.device.range_names import KnownRanges
+from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.results.figures import duration, per_cent
 from perfdoc.results.ranks import Window
-from perfdoc.traces import Note
+from perfdoc.traces import Note, Trace
 
 _FEWEST_STEPS = 3
+_NEVER = np.iinfo(np.int64).max
 _SHORT_FRAC = 0.02
 """Of the mean step: what the last one lacks, shared out over all of them. Less is no matter."""
 
@@ -29,6 +35,35 @@ def lacking_ns(window: Window, busy: Intervals) -> int:
     idle = float(np.median(np.maximum(ends - np.minimum(busy.end_ns[last], ends), 0)))
     usual = float(np.median([step.duration_ns for step in others]))
     return round(idle) if idle > _SHORT_FRAC * usual * window.steps else 0
+
+
+_QUEUED_NS = 1_000_000
+"""From its launch to its start the first work waited for other work, which a capture that begins then may
+not show."""
+
+
+def with_outside(
+    trace: Trace, activity: Activity, window: Window, ranges: StepRanges, known: KnownRanges
+) -> Window:
+    """A window of one or two steps with the idle time that their ranges have on the host beside it: of many
+    steps that is the wait between them."""
+    first = int(np.argmin(np.where(activity.start_ns >= window.start_ns, activity.start_ns, _NEVER)))
+    launch_ns = int(activity.launch_start_ns[first])
+    if window.kind != "steps" or window.steps >= _FEWEST_STEPS or launch_ns < 0 or activity.on_host:
+        return window
+    earlier, later = activity.start_ns < window.start_ns, activity.start_ns >= window.end_ns
+    begin = max(int(ranges.start_ns[0]), int(activity.end_ns[earlier].max(initial=0)))
+    begin = begin if window.start_ns - launch_ns < _QUEUED_NS else window.start_ns
+    end = min(int(ranges.end_ns[-1]), int(activity.start_ns[later].min(initial=_NEVER)))
+    rows = of_process(trace, known.data, trace.devices[activity.device].process)
+    loads = union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
+    parts = [(begin, window.start_ns), (window.end_ns, end)]
+    parts = [(a, b) for a, b in parts if a < b]
+    return replace(
+        window,
+        outside_ns=sum(b - a for a, b in parts),
+        outside_data_ns=sum(loads.clip(a, b).total_ns for a, b in parts),
+    )
 
 
 def last_step_notes(found: Sequence[tuple[Window, int]]) -> list[Note]:

@@ -6,7 +6,7 @@ from perfdoc.analyzers.base.ceilings import ceilings_of
 from perfdoc.analyzers.efficiency.gemms import gemms_of
 from perfdoc.patterns import pattern_of
 from perfdoc.results.efficiency import OperatorEfficiency
-from perfdoc.results.figures import per_cent
+from perfdoc.results.figures import per_cent, significant
 from perfdoc.results.names import shorten
 from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling, predicted
 from perfdoc.rules.engine.needs import Missing, Need, skipped
@@ -126,5 +126,5 @@ def of_roofline(operator: OperatorEfficiency) -> Evidence:
     name, shapes = shorten(operator.name, 48), shorten(_EMPTY.sub("]", operator.shapes), 72)
     by_memory = operator.bound == "memory"
     rate, unit = (operator.achieved_tbps, "TB/s") if by_memory else (operator.achieved_tflops, "TFLOP/s")
-    said = per_cent(operator.roofline_frac or 0.0) + (f", {rate:.3g} {unit}" if rate else "")
+    said = per_cent(operator.roofline_frac or 0.0) + (f", {significant(rate)} {unit}" if rate else "")
     return (f"{name} {shapes}, {operator.dtype}: of its roofline", said)

@@ -216,3 +216,42 @@ def test_a_server_that_reads_its_tokens_is_told_to_schedule_ahead(tmp_path: Path
     assert rule.state == "fires"
     assert "overlap scheduler" in rule.remedy
     assert "torch.cuda.synchronize" not in rule.remedy
+
+
+@pytest.mark.parametrize(("loads", "whom"), [(True, "next batch"), (False, "the host")])
+def test_what_passes_beside_the_only_step_leads(loads: bool, whom: str, tmp_path: Path) -> None:
+    """A step of 100 GEMMs, 550 us each with 1 us between, waits 40 ms for its batch and works 5 ms at its end.
+    Launched at once its GEMMs are 55.1 ms: 40 and 5 beside them. Of several steps that is the wait between."""
+
+    def captured(folder: Path, steps: int) -> Diagnosis:
+        host = Host(step="ProfilerStep#{}")
+        for _ in range(steps):
+            if loads:
+                host.thread.range("next_batch", host.cpu, host.cpu + 40_000 * US)
+            host.cpu += 40_000 * US
+            host.run(*[(GEMM, 550)] * 100)
+            host.end(then_us=5_000)
+        folder.mkdir()
+        return host.said(folder)
+
+    one = captured(tmp_path / "one", 1)
+    (rank,) = one.ranks
+    assert rank.window.outside_ns == pytest.approx(45_000 * US, rel=1e-3)
+    assert rank.window.outside_data_ns == (pytest.approx(40_000 * US, rel=1e-3) if loads else 0)
+    assert rank.window.duration_ns == pytest.approx(55_100 * US, rel=1e-3)
+    assert "45 ms" in one.verdict
+    assert whom in one.verdict
+    assert "Next: Capture several steps" in screen(one)
+    three = captured(tmp_path / "three", 3)
+    assert three.ranks[0].window.outside_ns == 0
+    assert three.ranks[0].ledger_ns.idle.total > 80_000 * US
+
+
+def test_work_that_was_queued_hides_what_was_before_it(tmp_path: Path) -> None:
+    """The first GEMM starts 50 ms behind its launch: the device did what the capture does not show."""
+    host = Host(step="ProfilerStep#{}")
+    host.cpu += 40_000 * US
+    host.gpu = host.cpu + 50_000 * US
+    host.run(*[(GEMM, 550)] * 10)
+    host.end()
+    assert host.said(tmp_path).ranks[0].window.outside_ns < 100 * US

@@ -144,6 +144,18 @@ def start_up_inside(ranks: Sequence[Rank]) -> tuple[StartUp, Window] | None:
     return max(inside, key=lambda f: f[0].duration_ns / f[1].duration_ns, default=None)
 
 
+def beside_steps(window: Window, gpus_wait: str) -> tuple[str, str]:
+    """Of a window of one or two steps beside which the device idles: the verdict, and what shows it."""
+    loads = 2 * window.outside_data_ns > window.outside_ns
+    data = f"{brief(window.outside_data_ns)} of it in ranges that load data. " if loads else ""
+    steps = f"{brief(window.duration_ns)} {'step' if window.steps == 1 else 'steps'}"
+    return (
+        f"Beside the {steps} {gpus_wait} {brief(window.outside_ns)} for "
+        f"{'the next batch' if loads else 'the host'}: before the first kernel or after the last.",
+        f"{data}All else here is of the {brief(window.duration_ns)} between.",
+    )
+
+
 def rest_after(start_up: StartUp, window: Window) -> str:
     """How much of the window follows it."""
     follows = window.end_ns - start_up.end_ns
