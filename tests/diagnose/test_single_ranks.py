@@ -220,8 +220,8 @@ def test_a_server_that_reads_its_tokens_is_told_to_schedule_ahead(tmp_path: Path
 
 @pytest.mark.parametrize(("loads", "whom"), [(True, "next batch"), (False, "the host")])
 def test_what_passes_beside_the_only_step_leads(loads: bool, whom: str, tmp_path: Path) -> None:
-    """A step of 100 GEMMs, 550 us each with 1 us between, waits 40 ms for its batch and works 5 ms at its end.
-    Launched at once its GEMMs are 55.1 ms: 40 and 5 beside them. Of several steps that is the wait between."""
+    """A step of 100 GEMMs, 550 us each with 1 us between, waits 40 ms for its batch and works 5 ms at
+    its end: 40 and 5 beside 55.1 ms of GEMMs. Of more steps that is the wait between."""
 
     def captured(folder: Path, steps: int) -> Diagnosis:
         host = Host(step="ProfilerStep#{}")

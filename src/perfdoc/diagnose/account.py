@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perfdoc.analyzers.skew.stragglers import FEWEST
-from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, Rank, Window
+from perfdoc.diagnose.once import made_of, once_words, pause_in, start_up_inside
+from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, Rank
 from perfdoc.results.bubble import exposed_bubble_ns
-from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.figures import brief, partition, per_cent, plural, share
 from perfdoc.results.host import allocates
 from perfdoc.results.names import opening, shorten
@@ -36,8 +36,6 @@ _WORTH_A_CAUSE = 0.001
 """Of the window: of less idle time, which is printed as <0.1 %, no cause is named."""
 _WORTH_A_DOUBT = 0.01
 """The same where most of it has no known cause."""
-_NEARLY_ALL = 0.995
-"""Of the window, in start-up."""
 _WORTH_NAMING = 0.1
 """Of idle time: the next cause after one that is not known. Of exposed communication: the bubble."""
 _MUCH_UNKNOWN = 0.10
@@ -71,7 +69,9 @@ def account_of(
     communication, however exposed. stages: of it; None unknown.
     awaits_batch: whether a host that waits likely does so for its next batch.
     """
-    where = f"{_once(ranks)}{_where_it_went(ranks, pipeline, awaits_batch=awaits_batch)}{_left_out(ranks)}"
+    where = (
+        f"{once_words(ranks)}{_where_it_went(ranks, pipeline, awaits_batch=awaits_batch)}{_left_out(ranks)}"
+    )
     where += f"{waiting_words(ranks, skew, stages)}{slowed_words(ranks, slowed_by)}{_hidden_in_graphs(ranks)}"
     return f"{where}{unknown_class_words(ranks, kernels)}{out_of_memory_words(failed_allocations)}"
 
@@ -116,74 +116,6 @@ def _where_it_went(
         names["exposed communication"] = f"exposed communication ({share(bubble / window)} pipeline bubble)"
     parts = ", ".join(f"{shares[name]} {names.get(name, name)}" for name in losses)
     return f"The {what} {verb} for {compute} of the {scope}; {parts}."
-
-
-def _once(ranks: Sequence[Rank]) -> str:
-    """With the space behind it: what runs once, where it is much of the window; nothing where it is not."""
-    found = start_up_inside(ranks)
-    if found is not None:
-        start_up, window = found
-        part = start_up.duration_ns / window.duration_ns
-        what = "All of it" if part > _NEARLY_ALL else f"{share(part)} of the window"
-        made, rest = made_of(start_up), rest_after(start_up, window)
-        return f"{what} is start-up{made}, which runs once; {rest}: capture later steps. "
-    if (paused := pause_in(ranks)) is None:
-        return ""
-    pause, window = paused
-    of = share(pause.duration_ns / window.duration_ns)
-    return (
-        f"{of} of the window is one pause of {brief(pause.duration_ns)} ({around(pause)}), which nothing "
-        "shows to come back: capture several steps. "
-    )
-
-
-def start_up_inside(ranks: Sequence[Rank]) -> tuple[StartUp, Window] | None:
-    """The start-up that is most of its window, where it is so much of it that nothing is promised."""
-    found = [(r.window.start_up, r.window) for r in ranks if r.window.start_up is not None]
-    inside = [(s, w) for s, w in found if not s.left_out and w.runs_once]
-    return max(inside, key=lambda f: f[0].duration_ns / f[1].duration_ns, default=None)
-
-
-def beside_steps(window: Window, gpus_wait: str) -> tuple[str, str]:
-    """Of a window of one or two steps beside which the device idles: the verdict, and what shows it."""
-    loads = 2 * window.outside_data_ns > window.outside_ns
-    data = f"{brief(window.outside_data_ns)} of it in ranges that load data. " if loads else ""
-    steps = f"{brief(window.duration_ns)} {'step' if window.steps == 1 else 'steps'}"
-    return (
-        f"Beside the {steps} {gpus_wait} {brief(window.outside_ns)} for "
-        f"{'the next batch' if loads else 'the host'}: before the first kernel or after the last.",
-        f"{data}All else here is of the {brief(window.duration_ns)} between.",
-    )
-
-
-def rest_after(start_up: StartUp, window: Window) -> str:
-    """How much of the window follows it."""
-    follows = window.end_ns - start_up.end_ns
-    return f"{brief(follows)} of the window come after it" if follows > 0 else "nothing comes after it"
-
-
-def pause_in(ranks: Sequence[Rank]) -> tuple[Pause, Window] | None:
-    """The longest pause that is much of its window; None without any."""
-    found = [(r.window.pause, r.window) for r in ranks if r.window.pause is not None]
-    return max(found, key=lambda f: f[0].duration_ns, default=None)
-
-
-def around(pause: Pause) -> str:
-    """How much lies before and after it."""
-    return f"{plural(pause.before, 'activity', 'activities')} before it, {pause.after:,} after it"
-
-
-def made_of(start_up: StartUp) -> str:
-    """With the space before it; empty where no calls tell."""
-    parts = {
-        "making communicators": start_up.communicator_ns,
-        "loading code": start_up.loading_ns,
-        "allocations": start_up.allocation_ns,
-    }
-    rest_ns = start_up.duration_ns - sum(parts.values())
-    rest = f", at least {brief(rest_ns)} in none of these calls" if 2 * rest_ns > start_up.duration_ns else ""
-    named = ", ".join(f"{what} {brief(ns)}" for what, ns in parts.items() if ns)
-    return f" ({named}{rest})" if named else ""
 
 
 def _left_out(ranks: Sequence[Rank]) -> str:

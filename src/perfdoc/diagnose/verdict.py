@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from perfdoc.diagnose import account
+from perfdoc.diagnose import account, once
 from perfdoc.records import dataclass
 from perfdoc.results import Opportunity, Rank, RuleResult
 from perfdoc.results.figures import brief, plural, share, significant, size
@@ -110,11 +110,11 @@ def _of_time(
         return "The window is empty: nothing ran in it.", ""
     if unknown:
         return f"{opening(unknown)}: where the time went is not known.", ""
-    if once := _once(ranks):
-        return once
+    if (only := once.verdict_once(ranks)) is not None:
+        return only
     loss, frac = largest_loss([rank.ledger_ns for rank in ranks])
     if (outside := outside_of(ranks)) is not None and outside.outside_ns * len(ranks) > frac * whole_ns:
-        return account.beside_steps(outside, _gpus(ranks))
+        return once.beside_steps(outside, _gpus(ranks))
     part = brief(frac * whole_ns / _units(ranks))
     if account.graphs_frac(ranks) > _MOSTLY:
         hidden = (
@@ -289,29 +289,6 @@ def _computes(ranks: Sequence[Rank]) -> bool:
 def _gpus(ranks: Sequence[Rank]) -> str:
     what = "rank" if all(rank.gpu.name == "CPU" for rank in ranks) else "GPU"
     return f"the {what} waits" if len(ranks) == 1 else f"the {what}s wait"
-
-
-def _once(ranks: Sequence[Rank]) -> tuple[str, str] | None:
-    """Of a window of which nothing can be promised: it is start-up, or one pause."""
-    if (found := account.start_up_inside(ranks)) is not None:
-        start_up, window = found
-        part = share(start_up.duration_ns / window.duration_ns)
-        made = account.made_of(start_up).strip(" ()")
-        return (
-            f"{part} of the {brief(window.duration_ns)} window is start-up, which runs once: it tells "
-            "nothing of a step.",
-            f"{opening(made)}{'; ' if made else ''}{account.rest_after(start_up, window)}.",
-        )
-    if (paused := account.pause_in(ranks)) is None:
-        return None
-    pause, window = paused
-    part, long = share(pause.duration_ns / window.duration_ns), brief(pause.duration_ns)
-    around = account.around(pause)
-    return (
-        f"{part} of the {brief(window.duration_ns)} window is one pause of {long}: nothing shows that it "
-        "comes back.",
-        f"{opening(around)}.",
-    )
 
 
 def _why(rule: RuleResult | None, row: Opportunity | None) -> Iterator[str]:
