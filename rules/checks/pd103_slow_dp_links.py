@@ -8,16 +8,15 @@ from perfdoc.analyzers.memory.formula import states_bytes
 from perfdoc.results.figures import gib, per_cent, significant
 from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.gain import predicted, upper_bound
-from perfdoc.rules.engine.needs import GPUS, WINDOW
+from perfdoc.rules.engine.needs import GPUS, WINDOW, Need
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, informs, passes, skips
 from perfdoc.rules.facts.culprit import is_as_much
-from perfdoc.rules.facts.culprit_words import MAX_NAMED
+from perfdoc.rules.facts.culprit_words import listed
 from perfdoc.rules.facts.degrees import degrees_of, has_experts
 from perfdoc.rules.facts.exposed import (
     Link,
     ceiling_of_transfer,
     communication,
-    exposed_ns,
     judged,
     reached_gbps,
     slow_transfers,
@@ -25,13 +24,18 @@ from perfdoc.rules.facts.exposed import (
 )
 from perfdoc.rules.facts.gradient_sums import summing_ranks
 
+_OF_DP = communication("dp")
+_EXCHANGED = Need(
+    words=_OF_DP.words, missing=lambda case: None if _slow_ranks(case) else _OF_DP.missing(case)
+)
+
 META = Meta(
     title="Low bus bandwidth of data-parallel collectives",
     action="Raise the bus bandwidth of data-parallel collectives",
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="comm_overlap",
     time=("exposed_comm.dp",),
-    needs=(GPUS, WINDOW, communication("dp")),
+    needs=(GPUS, WINDOW, _EXCHANGED),
     advice=(
         "dp_hierarchical",
         "scale_hier",
@@ -52,39 +56,19 @@ small."""
 RING_RANKS = 16
 """Smaller groups gain little from a hierarchical reduction or padded buckets."""
 _LINKS = "Check the links of the ranks whose transfers take longer"
-_MOST = "all exposed DP communication of the rank that has most"
+_MOST = "what the slowest rank's transfers take longer than the quickest's"
+_DIMENSIONS = ("dp", "tp", "cp", "ep")
 _UNKNOWN_LINK = "the bandwidth of the links between these ranks is not known (GPU, layout, or expert groups)"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, if exposed DP communication takes `exposed.MIN_FRAC` of the window at less than
     `LOW_LINK_FRAC` of the links' usual bandwidth. The gain of each remedy is not measured."""
+    if (slow := _slow_ranks(case)) is not None:
+        return slow
     nothing, evidence = judged(case, "dp")
     if nothing is not None:
         return nothing
-    slow, times = slow_transfers(case, "dp")
-    links = [cause.kinds_of_wait for cause in case.what_if.causes if cause.kind == "slow_link"]
-    if slow and all("messages" in kinds for kinds in links):  # else PD303 has it, by what it costs
-        # The ranks of the other groups may idle for them, or run ahead: what these wait for is no bound.
-        piped = case.job.may_be_piped or (case.job.stages or 1) > 1
-        ms = max((exposed_ns("dp")(r) / max(r.window.steps, 1) / 1e6 for r in case.ranks), default=None)
-        gain = None if piped or ms is None else upper_bound(ms, _MOST)
-        more = [f"{len(slow) - MAX_NAMED} more"] * (len(slow) > MAX_NAMED)
-        who = " and ".join([*slow[:MAX_NAMED], *more])
-        said = (
-            f"DP transfers of {who} take {significant(times)} times as long as the others', for as many bytes"
-        )
-        return fires(
-            action=_LINKS,
-            blames=said if is_as_much(case, gain) else "",
-            reason=said,
-            evidence=evidence,
-            remedy="Where their groups alone span servers, place ranks so that none does. Else "
-            "check NIC, cable, switch port and the interface that NCCL takes (NCCL_DEBUG=INFO logs it).",
-            gain=gain,
-            verify="Run again: the transfers of all ranks take as long, in the table of waits by rank.",
-            false_alarm="Groups of which some lie within a server and others do not.",
-        )
     ranks, tp = summing_ranks(case), case.degree("tensor_model_parallel_size")
     dense = has_experts(case) is False or case.degree("expert_model_parallel_size") == 1
     link = None if ranks is None or tp is None or not dense or ranks < 2 else usual_link(case, ranks, tp)
@@ -114,6 +98,38 @@ def evaluate(case: Case) -> Verdict:
         verify="Run again: the bus bandwidth of DP rows in the communication table rises.",
         false_alarm="Slower network cards than usual, ranks not placed node after node, or waiting for late "
         "ranks if ranks were not compared.",
+    )
+
+
+def _slow_ranks(case: Case) -> Verdict | None:
+    """Few ranks whose transfers take longer than the others', of the dimension in which that is most."""
+    links = [cause.kinds_of_wait for cause in case.what_if.causes if cause.kind == "slow_link"]
+    if not all("messages" in kinds for kinds in links):  # PD303 has it, by what it costs
+        return None
+    found = [(*slow_transfers(case, dimension), dimension) for dimension in _DIMENSIONS]
+    slow, times, longer_ns, dimension = max(found, key=lambda one: one[2])
+    if not slow:
+        return None
+    nothing, evidence = judged(case, dimension)
+    if nothing is not None:
+        return None
+    # Of a pipeline each group of another stage may add as much.
+    piped = case.job.may_be_piped or (case.job.stages or 1) > 1
+    one = any([case.job.labels[m] for m in group.members] == slow for group in case.job.matches.groups)
+    ms = longer_ns / max(1, min(r.window.steps for r in case.ranks)) / 1e6
+    gain = None if piped and not one else upper_bound(ms, _MOST)
+    whose = f"{dimension.upper()} transfers of {listed(slow)}"
+    said = f"{whose} take {significant(times)} times as long as the others', for as many bytes"
+    return fires(
+        action=_LINKS,
+        blames=said if is_as_much(case, gain, leads=True) else "",
+        reason=said,
+        evidence=evidence,
+        remedy="Where their groups alone span servers, place ranks so that none does. Else "
+        "check NIC, cable, switch port and the interface that NCCL takes (NCCL_DEBUG=INFO logs it).",
+        gain=gain,
+        verify="Run again: the transfers of all ranks take as long, in the table of waits by rank.",
+        false_alarm="Groups of which some lie within a server and others do not.",
     )
 
 

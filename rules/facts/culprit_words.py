@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfdoc.results.figures import brief, per_cent, plural, significant
 from perfdoc.results.names import opening, shorten, within
 from perfdoc.results.replay import Prediction
@@ -132,7 +134,7 @@ def does(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
     if cause.kind == "uneven_experts":
         whose = (
             f"{who(cause)} {'have' if many else 'has'} most"
-            if cause.ranks
+            if cause.ranks or cause.captures
             else "another rank's from layer to layer"
         )
         among = f"of {cause.peers + 1} ranks" if cause.peers else "rank"
@@ -184,6 +186,12 @@ def who(cause: WhatIfCause) -> str:
     *first, last = named
     between = " and " if cause.captures else ", "  # those have commas of their own
     return f"{word}{between.join(first)}{' and ' if first else ''}{last}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`rank 1 and rank 2`, of many the first ones."""
+    more = len(names) - MAX_NAMED
+    return " and ".join([*names[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])])
 
 
 def is_one(cause: WhatIfCause) -> bool:

@@ -184,11 +184,8 @@ def communication(dimension: str) -> Need:
 
 def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:
     """(the verdict if it passes, else None; the evidence). Needs WINDOW and `communication`."""
-    rows = [row for rank in case.ranks for row in rank.communication if row.dimension == dimension]
     share, evidence = time_share(case, f"exposed {dimension.upper()} communication", exposed_ns(dimension))
-    total = sum(row.total_ns for row in rows)
-    if total:
-        hidden = 1 - sum(row.exposed_ns for row in rows) / total
+    if (hidden := hidden_frac(case, dimension)) is not None:
         evidence.append(("of this communication hidden", per_cent(hidden, 0)))
     if share < MIN_FRAC:
         return passes(evidence), evidence
@@ -201,10 +198,11 @@ def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:
     return None, evidence
 
 
-def slow_transfers(case: Case, dimension: str) -> tuple[list[str], float]:
+def slow_transfers(case: Case, dimension: str) -> tuple[list[str], float, int]:
     """(Few ranks whose transfers take `SLOW_TIMES` as long as the others', for as many operations and bytes,
-    waiting left out; how many times); nobody where that is not known of all ranks, or they scatter."""
-    nobody: tuple[list[str], float] = [], 1.0
+    waiting left out; how many times; by how much the slowest's are longer than the quickest's); nobody where
+    that is not known of all ranks, or they scatter."""
+    nobody: tuple[list[str], float, int] = [], 1.0, 0
     found = {w.name: w for w in case.job.skew.waits if w.dimension == dimension and w.transfer_ns > 0}
     alike = {
         (found[label].collectives, sum(x.count for x in rows), sum(x.bytes or -1 for x in rows))
@@ -220,7 +218,7 @@ def slow_transfers(case: Case, dimension: str) -> tuple[list[str], float]:
     slow = [name for name in case.job.labels if name in found and found[name].transfer_ns >= least]
     if not FEWEST_SLOW <= len(slow) < len(took) or took[-len(slow) - 1] > ALIKE_TIMES * took[0]:
         return nobody
-    return slow, took[-len(slow)] / usual
+    return slow, took[-len(slow)] / usual, took[-1] - took[0]
 
 
 SLOW_TIMES, ALIKE_TIMES, FEWEST_SLOW = 2.0, 1.25, 2

@@ -9,7 +9,7 @@ from perfdoc.results.waits import LATE_WORDS, LateCause, waits_by_schedule
 from perfdoc.rules.engine.gain import Gain, RankMeasurement, upper_bound, waited_for_ms
 from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.culprit import LEADS_FRAC
-from perfdoc.rules.facts.culprit_words import MAX_NAMED
+from perfdoc.rules.facts.culprit_words import listed
 from perfdoc.rules.facts.graphs import between_steps_ns
 from perfdoc.rules.facts.loading import awaiting_ns
 
@@ -27,8 +27,7 @@ class Pausing:
     @property
     def who(self) -> str:
         """`rank 1 and rank 2`"""
-        more = len(self.names) - MAX_NAMED
-        return " and ".join([*self.names[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])])
+        return listed(self.names)
 
     @property
     def does(self) -> str:

@@ -12,6 +12,7 @@ from perfdoc.rules.checks import pd343_ep_across_nvlink as pd343
 from perfdoc.rules.checks import pd344_shared_expert_in_line as pd344
 from perfdoc.rules.checks import pd346_stages_instead_of_experts as pd346
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.culprit_words import does
 from perfdoc.rules.facts.exposed import MIN_FRAC
 from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, gain_of, if_unset, result, settings_of
@@ -390,3 +391,17 @@ def test_how_experts_are_balanced_without_settings_is_advice_if_they_are_not(ep4
     weight = next(a for a in found.advice if a.knob == WEIGHT)
     assert weight.dialects["megatron_lm"] == "--moe-aux-loss-coeff 0.01"
     assert weight.dialects["megatron_core"] == "TransformerConfig(moe_aux_loss_coeff=0.01)"
+
+
+def test_who_has_most_tokens_is_named_without_a_rank_number() -> None:
+    cause = WhatIfCause(
+        kind="uneven_experts",
+        captures=["GPU 0, pid 7"],
+        ratio=1.8,
+        peers=3,
+        step_ns=1,
+        saved_ns=1,
+        low_ns=1,
+        high_ns=1,
+    )
+    assert does(cause, no_what_if("")).endswith("attention alike (GPU 0, pid 7 has most)")
