@@ -100,7 +100,6 @@ def _fires(case: Case, evidence: list[Evidence], advice: list[Advice], *, measur
         else "TP overlap is set to larger clusters or smaller pieces than GEMMs want",
         evidence=evidence,
         advice=[*advice, *(_registered(case) if measured else ())],
-        remedy="" if advice else _REMEDY,
         otherwise=_REMEDY,
         gain=ceiling(case, _lost_ns, "all GEMM time lost to concurrent communication") if measured else None,
         verify="Run again: in the contention table GEMMs with and without communication come closer, and "

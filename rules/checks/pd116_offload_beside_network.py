@@ -82,7 +82,6 @@ def evaluate(case: Case) -> Verdict:
         reason="exposed communication while offloading over the same CPU",
         evidence=evidence,
         advice=advice,
-        remedy="" if advice else _REMEDY,
         otherwise=_REMEDY,
         verify="Run again: bus bandwidth between nodes rises while copies to the host run.",
         false_alarm="Communication that stays inside the NVLink domain, or NCCL 2.27 and later.",

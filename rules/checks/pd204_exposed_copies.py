@@ -100,7 +100,6 @@ def evaluate(case: Case) -> Verdict:
         reason=f"{_fast(kinds[0])}{_FEW}" if few else "the device copies while no kernel runs",
         action=_LESS if few else "" if with_host else _ON_DEVICE,
         evidence=evidence,
-        remedy="" if advice else hand,
         advice=advice,
         otherwise=hand,
         gain=ceiling(case, _hideable_ns, "compute hides copies for as long as it runs itself", in_turn=True)

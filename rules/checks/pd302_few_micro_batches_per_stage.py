@@ -57,7 +57,6 @@ def evaluate(case: Case) -> Verdict:
         f"{least * MAX_PER_STAGE // PER_STAGE}",
         evidence=evidence,
         advice=advice,
-        remedy="" if advice else OTHERWISE,
         otherwise=OTHERWISE,
         verify="Run again: the bubble in the pipeline section falls, and tokens per second rise.",
         false_alarm="A global batch fixed by the recipe, or a smaller micro-batch whose slower kernels cost "

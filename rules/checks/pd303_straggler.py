@@ -213,11 +213,13 @@ def _cure(case: Case, cause: WhatIfCause) -> str:
 
 
 def _leads(case: Case, cause: WhatIfCause, gain: Gain) -> bool:
-    """Late hosts lead only where they cost about as much as anything else: where every rank waits for its
-    own host most of the step, one that does so a little longer is not what the bar shows."""
-    if cause not in leading(case.what_if):
+    """Late hosts lead only where the bar shows waiting, or they cost about as much as anything else: where
+    every rank waits for its own host most of the step, one that does so a little longer is not what it shows.
+    Launch delays, with many of which no other cause leads, are theirs."""
+    first = leading(case.what_if)
+    if cause not in first and (first or cause.kind != "late_host"):
         return False
-    return cause.kind != "late_host" or is_as_much(case, gain)
+    return cause.kind != "late_host" or is_as_much(case, gain, leads=True)
 
 
 def _named(case: Case, worst: Straggler, culprits: Sequence[Straggler]) -> list[Straggler]:

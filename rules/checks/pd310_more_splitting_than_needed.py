@@ -63,7 +63,6 @@ def evaluate(case: Case) -> Verdict:
         f"{per_cent(FIT_FRAC, 0)} of the memory",
         evidence=evidence,
         advice=advice,
-        remedy="" if advice else _OTHERWISE,
         otherwise=_OTHERWISE,
         gain=ceiling(case, cost_ns, "all exposed TP and PP communication; DP communication grows"),
         verify="Run again with a memory snapshot: it fits, and tokens per second rise.",

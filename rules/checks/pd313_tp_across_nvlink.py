@@ -62,7 +62,6 @@ def evaluate(case: Case) -> Verdict:
         else f"groups of {tp} cross NVLink domains of {domain}",
         evidence=evidence,
         advice=advice,
-        remedy="" if advice else words,
         otherwise=words,
         gain=ceiling_of_transfer(case, "tp"),
         verify="Run again: the bus bandwidth of TP collectives rises to that of NVLink.",

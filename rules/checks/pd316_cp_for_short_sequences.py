@@ -73,7 +73,6 @@ def evaluate(case: Case) -> Verdict:
         reason=f"sequences of {sequence:,} tokens split over {cp} ranks, hidden size {hidden:,}",
         evidence=evidence,
         advice=advice,
-        remedy="" if advice else _OTHERWISE,
         otherwise=_OTHERWISE,
         gain=ceiling_of_transfer(case, "cp"),
         verify="Run again: tokens per second rise; each GEMM takes longer, all GEMMs together less.",

@@ -91,7 +91,6 @@ def evaluate(case: Case) -> Verdict:
         reason="a small model with long sequences has exposed TP or PP communication",
         evidence=evidence,
         advice=advice,
-        remedy="" if advice else _OTHERWISE,
         otherwise=_OTHERWISE,
         gain=ceiling(case, _cost_ns, "all exposed TP and PP communication; FSDP's own is not included"),
         verify="Run both for some twenty steps and compare tokens per second; exposed DP communication must "

@@ -63,7 +63,6 @@ def evaluate(case: Case) -> Verdict:
         reason=f"{ETP} is unset and follows TP {etp}" if unset else f"experts are split over {etp} ranks",
         evidence=evidence,
         advice=advice,
-        remedy="" if advice else _OTHERWISE,
         otherwise=_OTHERWISE,
         verify="Run again: the GEMMs of experts take longer each and less in sum.",
         false_alarm="Experts as wide as a dense layer, where no other split fits.",

@@ -155,6 +155,8 @@ def applied(rule: Rule, case: Case) -> Applied:
         verdict = verdict_of(rule, case)
         if not isinstance(verdict, Verdict) or verdict.state not in get_args(State):
             raise TypeError("evaluate returned no verdict")
+        if not (verdict.advice or verdict.remedy):
+            verdict = replace(verdict, remedy=verdict.otherwise)
         verdict = in_job_words(case.framework, fitted(case, rule.meta, verdict))
         fires = verdict.state == "fires"
         evidence = [Evidence(label=label, value=value) for label, value in verdict.evidence]

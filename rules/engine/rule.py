@@ -66,7 +66,7 @@ class Verdict:
     reason: str = ""
     evidence: Sequence[Evidence] = field(default_factory=tuple)
     remedy: str = ""
-    """What to do, in words, where no setting does it."""
+    """What to do, in words, where no setting does it; without advice `otherwise` unless it is given."""
     advice: Sequence[Advice] = field(default_factory=tuple)
     """Best first, each made with `advise`."""
     action: str = ""

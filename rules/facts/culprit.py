@@ -91,6 +91,8 @@ def gain_of(case: Case, cause: WhatIfCause) -> Gain:
         low = mid = max(0, case.what_if.step_ns - cause.even_ns)
         high = max(high, cause.saved_ns)
         said += "; layers moved, at most all of the excess gone"
+    if cause.kind == "late_host":
+        high = max(high, _dry_beyond_ns(case, cause))
     if is_as_late(case, cause):
         return upper_bound(high / 1e6, "every host without what it does then, which its waits may hide")
     if _is_held_up(case, cause):
@@ -135,6 +137,16 @@ def _is_held_up(case: Case, cause: WhatIfCause) -> bool:
         return False
     less = [p for p in case.gains.predictions if (p.high_ns or cause.low_ns) < cause.low_ns]
     return any(p.change == change_title(p.key, names[0]) for p in less)
+
+
+def _dry_beyond_ns(case: Case, cause: WhatIfCause) -> int:
+    """Of a step: how much longer than any other a late rank has an idle device. Peers as recorded may have
+    waited for it where no operation shows."""
+    idle: dict[bool, list[int]] = {True: [], False: []}
+    for rank, device, label in zip(case.ranks, case.job.devices, case.job.labels, strict=True):
+        is_late = device.rank in cause.ranks or label in cause.captures
+        idle[is_late].append(rank.ledger.idle.total // max(rank.window.steps, 1))
+    return max(idle[True], default=0) - min(idle[False], default=0)
 
 
 def _garbage_collection_ns(case: Case, cause: WhatIfCause) -> int:
