@@ -39,7 +39,7 @@ def kept(file: Path, make: Callable[[bytes], Any], beside: Path | None = None) -
 def read(place: Path, mark: Any) -> Any:
     """What was kept there under this mark; None where nothing is."""
     with suppress(OSError, EOFError, ValueError, TypeError):
-        kept = place.read_bytes()
+        kept = memoryview(place.read_bytes())  # of megabytes: no slice copies them
         if importlib.util.source_hash(kept[8:]) == kept[:8]:
             found, made = marshal.loads(kept[8:])
             return made if found == mark else None
