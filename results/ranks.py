@@ -71,7 +71,7 @@ class Window:
     runs_once: str = ""
     """Why no gain is predicted of it: start-up or a single pause is much of it. Empty where gains may be."""
     outside_ns: int = 0
-    """Of one or two steps: what their ranges on the host have before and after it, with the device idle."""
+    """Of a single step: what its range on the host has before and after it, with the device idle."""
     outside_data_ns: int = 0
     """Of that, in ranges that load data."""
 
@@ -252,7 +252,7 @@ _OUTSIDE_FRAC = 0.2
 
 
 def outside_of(ranks: Sequence[Rank]) -> Window | None:
-    """The window beside which steps idle least, where that is much of them on every rank; else None."""
+    """The window beside whose step the device idles least, where that is much of it on every rank; else None."""
     least = min((r.window for r in ranks), key=lambda w: w.outside_ns / max(w.duration_ns + w.outside_ns, 1))
     much = least.outside_ns > _OUTSIDE_FRAC * (least.duration_ns + least.outside_ns)
     return least if much else None

@@ -45,11 +45,11 @@ not show."""
 def with_outside(
     trace: Trace, activity: Activity, window: Window, ranges: StepRanges, known: KnownRanges
 ) -> Window:
-    """A window of one or two steps with the idle time that their ranges have on the host beside it: of many
-    steps that is the wait between them."""
+    """A window of a single step with the idle time that its range has on the host beside it: of more steps
+    that is the wait between them."""
     first = int(np.argmin(np.where(activity.start_ns >= window.start_ns, activity.start_ns, _NEVER)))
     launch_ns = int(activity.launch_start_ns[first])
-    if window.kind != "steps" or window.steps >= _FEWEST_STEPS or launch_ns < 0 or activity.on_host:
+    if window.kind != "steps" or window.steps != 1 or launch_ns < 0 or activity.on_host:
         return window
     earlier, later = activity.start_ns < window.start_ns, activity.start_ns >= window.end_ns
     begin = max(int(ranges.start_ns[0]), int(activity.end_ns[earlier].max(initial=0)))

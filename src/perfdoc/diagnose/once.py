@@ -1,5 +1,5 @@
 """What a window holds, or has beside it, that is no habit of the job, in words: start-up, a single pause,
-what passes before and after few steps."""
+what passes before and after the only step."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ def start_up_inside(ranks: Sequence[Rank]) -> tuple[StartUp, Window] | None:
 
 
 def beside_steps(window: Window, gpus_wait: str) -> tuple[str, str]:
-    """Of a window of one or two steps beside which the device idles: the verdict, and what shows it."""
+    """Of a single step beside which the device idles: the verdict, and what shows it."""
     loads = 2 * window.outside_data_ns > window.outside_ns
     data = f"{brief(window.outside_data_ns)} of it in ranges that load data. " if loads else ""
-    steps = f"{brief(window.duration_ns)} {'step' if window.steps == 1 else 'steps'}"
     return (
-        f"Beside the {steps} {gpus_wait} {brief(window.outside_ns)} for "
+        f"Beside the {brief(window.duration_ns)} step {gpus_wait} {brief(window.outside_ns)} for "
         f"{'the next batch' if loads else 'the host'}: before the first kernel or after the last.",
         f"{data}All else here is of the {brief(window.duration_ns)} between.",
     )
