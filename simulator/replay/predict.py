@@ -115,7 +115,7 @@ def predict(
     except ValueError as error:
         return Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=[str(error)])
     made = [*edited[-1:], *(varied := _varied(rebuilt, edits))]
-    leaves.update(leaf for edit in edits for leaf in edit.beside if varied)
+    leaves.update(leaf for edit in edits for leaf in edit.beside)
     wide_ns = _cap(leaves, ledgers) / own if ledgers else None
     if not replay.predicts or replay.error_frac is None or replay.measured_ns is None:
         most = None if wide_ns is None else most_ns(rebuilt, made)

@@ -14,7 +14,7 @@ from perfdoc.analyzers.communication.blocking import awaited_pairs
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.host.calls import host_calls
+from perfdoc.analyzers.host.calls import CallKind, host_calls
 from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.records import dataclass
 from perfdoc.simulator.engine.graph import I8, I64, NONE, EdgeKind, GraphBuilder, TaskGraph, TaskKind
@@ -23,6 +23,8 @@ from perfdoc.traces.table import distinct
 
 NO_RELEASE = np.iinfo(np.int64).min
 EVERY = np.iinfo(np.int64).max
+QUEUED_NS = 1_200
+"""After what ran before it queued work begins, where a capture shows none (V100 to H100: 0.7 to 1.6 us)."""
 RETURN_LATENCY_MAX_NS = 100_000
 """A blocked host thread is back within this of the device being done."""
 
@@ -104,8 +106,8 @@ def rank_tasks(view: DeviceView, most: int = EVERY) -> RankTasks:
     ended_by = call_task.copy()
     ended_by[returns] = return_task
     _order_host(builder, host, call_task, ended_by)
-    links = _links(view, inside, host, call_task, work_task)
-    late_at, late_ns = _lag_device(builder, links, activity, inside, work_task, start, end)
+    links, until_ns = _links(view, inside, host, call_task, work_task)
+    late_at, late_ns = _lag_device(builder, links, until_ns, activity, inside, work_task, start, end)
     _block_host(builder, activity, inside, host, returns, call_task, return_task, work_task)
     activity_task = np.full(len(activity.start_ns), NONE, np.int64)
     activity_task[inside] = work_task
@@ -150,8 +152,11 @@ def _order_host(builder: GraphBuilder, host: HostTasks, call_task: I64, ended_by
     builder.add_all(ended_by[previous], call_task[np.flatnonzero(follows)], gap, kinds.astype(np.int8))
 
 
-def _links(view: DeviceView, inside: I64, host: HostTasks, call_task: I64, work_task: I64) -> list[_Link]:
-    """What each activity may have waited for: its launch, its stream, events."""
+def _links(
+    view: DeviceView, inside: I64, host: HostTasks, call_task: I64, work_task: I64
+) -> tuple[list[_Link], I64]:
+    """What each activity may have waited for: its launch, its stream, events; and until when its call may
+    have been launching it."""
     activity = view.activity
     position = np.full(len(activity.start_ns) + 1, NONE, np.int64)  # the last entry is that of row -1
     position[inside] = np.arange(len(inside))
@@ -183,7 +188,31 @@ def _links(view: DeviceView, inside: I64, host: HostTasks, call_task: I64, work_
             kind=EdgeKind.EVENT,
         )
     )
-    return links
+    alone = call >= 0  # of calls that launch one thing, and do not wait for it
+    alone[alone] = np.bincount(call[alone])[call[alone]] == 1
+    alone[alone] = ((host.kind == CallKind.LAUNCH) & ~host.waits)[call[alone]]
+    returned_or_begun = np.minimum(activity.launch_end_ns[inside], activity.start_ns[inside])
+    return links, np.where(alone, returned_or_begun, launch_ns)
+
+
+def _held_by_call(launch: _Link, until_ns: I64, free_ns: I64, start: I64) -> tuple[I64, int]:
+    """Places of what its call held up, and how long after what ran before it queued work begins.
+
+    The device was free for it while the call still ran, or no longer after that began than a launch takes
+    to get there, and it began later than what is queued: a call [7, 11), a kernel at 12 behind one until 8.
+    """
+    one = np.flatnonzero((launch.source >= 0) & (until_ns > launch.ready_ns))
+    free, begins = free_ns[launch.target[one]], start[launch.target[one]]
+    called, until = launch.ready_ns[one], until_ns[one]
+    at_once = (called >= free) & (begins - called <= LAUNCH_LATENCY_MAX_NS)
+    takes = int(np.median(begins[at_once] - called[at_once])) if at_once.any() else 0
+    near = free >= begins - LAUNCH_LATENCY_MAX_NS
+    gaps = (begins - free)[near]
+    queued = gaps[np.maximum(called + LAUNCH_LATENCY_MAX_NS, until)[near] <= free[near]]
+    queued = queued if len(queued) else gaps.min(initial=QUEUED_NS, keepdims=True).clip(0)
+    usual, most = np.quantile(queued, (0.5, 0.9)).astype(np.int64).tolist()
+    held = (free < begins - most) & ((until > free) | (called + takes > free + usual))
+    return one[held], usual
 
 
 def _previous_on_stream(activity: Activity, inside: I64) -> I64:
@@ -200,6 +229,7 @@ def _previous_on_stream(activity: Activity, inside: I64) -> I64:
 def _lag_device(
     builder: GraphBuilder,
     links: list[_Link],
+    until_ns: I64,
     activity: Activity,
     inside: I64,
     work_task: I64,
@@ -209,12 +239,18 @@ def _lag_device(
     """Give every link its lag; returns the delays that no link explains: when, and how long."""
     tasks = len(start)
     ready = np.full(tasks, NO_RELEASE, np.int64)
-    for link in links:
+    launch, *others = links
+    for link in others:
         target, at = kept(link.source >= 0, link.target, link.ready_ns)
         if (target[1:] > target[:-1]).all():  # as nearly always
             ready[target] = np.maximum(ready[target], at)
         else:
             np.maximum.at(ready, target, at)
+    held, queued_ns = _held_by_call(launch, until_ns, ready, start)
+    by_call = np.zeros(tasks, bool)
+    by_call[launch.target[held]] = True
+    ready[work_task] = np.maximum(ready[work_task], launch.ready_ns)
+    ready[launch.target[held]] = until_ns[held]
     slack = np.zeros(len(work_task), np.int64)
     has_link = np.flatnonzero(ready[work_task] > NO_RELEASE)
     linked = work_task[has_link]
@@ -222,14 +258,15 @@ def _lag_device(
     late = np.zeros(tasks, bool)
     late[work_task] = slack > LAUNCH_LATENCY_MAX_NS
     inferred = _inferred(activity, inside, work_task, late, start)
-    late[inferred.target] = False
+    late[inferred.target] = by_call[inferred.target] = False
     ready[inferred.target] = inferred.ready_ns
     for link in [*links, inferred]:
         source, target, at = kept(link.source >= 0, link.source, link.target, link.ready_ns)
         own = start[target] - at
-        binding = at == ready[target]
+        binding = np.where(by_call[target], link is launch, at == ready[target])
         explained = binding & ~late[target]
-        typical = int(np.median(own[explained])) if explained.any() else 0
+        usual = own[explained & (own <= LAUNCH_LATENCY_MAX_NS)]  # calls may be longer
+        typical = queued_ns if link is others[0] else int(np.median(usual)) if len(usual) else 0
         lag = np.where(explained, own, np.minimum(own, typical))
         # Edges count from the end of their source; a launch counts from the start of the call.
         builder.add(source, target, lag - (end[source] - at), link.kind)

@@ -82,11 +82,13 @@ def test_a_gain_is_not_above_what_the_leaf_holds(slow: tuple[Replay, Rebuilt]) -
 
 
 def test_graphs_save_no_more_than_what_the_host_holds_up(slow: tuple[Replay, Rebuilt]) -> None:
-    """host 0.3 and launches on their way 0.15 ms over 3 steps; other idle time is not the launches'."""
+    """host 0.3 and launches on their way 0.15 ms over 3 steps; other idle time is not the launches'. But a
+    host that is ahead of its device loads data while that works: 0.09 ms more."""
     replay, rebuilt = slow
-    some = [ledger(host=300_000, launch_latency=150_000, dependency=9_000_000, data=9_000_000)]
-    gain = predict(rebuilt, replace(replay, predicts=False, withheld="it is off"), [without_launches()], some)
-    assert gain.high_ms == 0.15
+    withheld = replace(replay, predicts=False, withheld="it is off")
+    for data, high_ms in ((0, 0.15), (90_000, 0.18)):
+        some = [ledger(host=300_000, launch_latency=150_000, unexplained=9_000_000, data=data)]
+        assert predict(rebuilt, withheld, [without_launches()], some).high_ms == high_ms
 
 
 def longer(share: float, *, may_cost: bool = True, variants: Sequence[float] = ()) -> Edit:

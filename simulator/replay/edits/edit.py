@@ -38,7 +38,7 @@ class Edit:
     variants: tuple[Callable[[Rebuilt], Rebuilt], ...] = ()
     """The same change where what it assumes is otherwise, either way; the band spans their gains too."""
     beside: tuple[str, ...] = ()
-    """Leaves that the gains of its variants come out of, too."""
+    """Leaves that what it gains above those may come out of, or that of a variant: the upper end alone."""
     in_part: bool = False
     """Whether jobs get a part of it, as a rule: where the leaves end its band, that is not its middle."""
     may_cost: bool = False

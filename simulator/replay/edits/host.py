@@ -72,6 +72,8 @@ def _gone(inside_ns: I64, keep_frac: float) -> I64:
 _GRAPHS_UNCERTAINTY_FRAC = 0.2
 """Inside a graph kernels also follow each other faster, which is not assumed; on the other hand not
 everything can be captured."""
+_AHEAD = ("idle.host", "idle.gc", "idle.data", "idle.dependency")
+"""A host that launches in less time has its device work while it pauses, collects or loads, if these can."""
 _STAYS = (CallKind.ALLOCATION, CallKind.SYNCHRONISING, CallKind.MODULE_LOAD)
 
 
@@ -140,7 +142,7 @@ def without_launches() -> Edit:
             "such pauses are rare)",
         ),
         variants=(partial(apply, rare=True),),  # where the pauses are Python of the model
-        beside=("idle.host.pausing",),
+        beside=_AHEAD,
         in_part=True,
     )
 
@@ -237,6 +239,7 @@ def fused_optimizer() -> Edit:
         apply=apply,
         uncertainty_frac=_FUSED_UNCERTAINTY_FRAC,
         leaves=("compute", "idle.host.launching", "idle.launch_latency"),
+        beside=_AHEAD,
         assumptions=(
             "a fused update is launched as fast as the first kernel that it replaces",
             "it takes as long as one of the small kernels for each parameter, or as long as all of them",
