@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.results.figures import brief, plural, significant
 from perfdoc.results.names import opening, shorten
@@ -43,9 +44,9 @@ _GROWS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """By leaf of the ledger what the step has more of, and where to look."""
 _REGULAR, _BY_ALL = 3, ("compute", "exposed_comm")
-_FEWEST, LATER_TIMES, _COMPUTES_FRAC, _OTHER_FRAC = 3, 1.15, 0.8, 0.01
-"""Steps on either side of a lasting change; times as long as any before each is; of it, in computing; of the
-kernels a step, so many more or fewer are other work."""
+_FEWEST, LATER_TIMES, _ALIKE, _COMPUTES_FRAC, _OTHER_FRAC = 3, 1.15, 0.97, 0.8, 0.01
+"""Steps on either side of a lasting change; times as long as any before each is; of a step, what scatter may
+take from those between; of the change, in computing; of the kernels a step, more or fewer are other work."""
 _OTHER_WORK = "A batch that grows is by design; a model that is no longer compiled is not."
 _BY_DESIGN = (
     "See whether the optimizer runs in one step in {} alone: of gradients that are accumulated that is by "
@@ -111,17 +112,30 @@ def _later(case: Case) -> tuple[str, float, float, float] | None:
     found = []
     for of in (rank.step_ledgers for rank in case.ranks if rank.step_ledgers.state == "measured"):
         times, compute = of.duration_ns, of.leaf_ns["compute"]
-        longest, shortest = np.maximum.accumulate(times), np.minimum.accumulate(times[::-1])[::-1]
-        parted = shortest[_FEWEST:] >= LATER_TIMES * longest[_FEWEST - 1 : -1]
-        for at in (np.flatnonzero(parted[: len(times) - 2 * _FEWEST + 1]) + _FEWEST).tolist():
-            mean, later = float(times[:at].mean()), float(times[at:].mean())
-            if compute[at:].mean() - compute[:at].mean() >= _COMPUTES_FRAC * (later - mean):
-                more = float(of.kernels[at:].mean() / max(of.kernels[:at].mean(), 1))
+        half = max(min(len(times) // 2, len(times) - 2 * _FEWEST), 0)
+        for first, at in _parted(times, 0) or _parted(times, half):
+            mean, later = float(times[:first].mean()), float(times[at:].mean())
+            if compute[at:].mean() - compute[:first].mean() >= _COMPUTES_FRAC * (later - mean):
+                more = float(of.kernels[at:].mean() / max(of.kernels[:first].mean(), 1))
                 found.append((of.names[at], mean, later, more))
     names = [name for name, *_ in found]
     of_all = [one for one in found if names.count(one[0]) == len(case.ranks)]
     step = max(of_all, key=lambda one: one[2] / one[1], default=("",))[0]  # of several the largest
     return max((one for one in of_all if one[0] == step), key=lambda one: abs(one[3] - 1), default=None)
+
+
+def _parted(times: I64, between: int) -> list[tuple[int, int]]:
+    """(End of the first steps, begin of the last ones), these all longer than those, and so many between that
+    are no shorter than those and no longer than these: a clock falls at once, or by and by."""
+    longest, shortest = np.maximum.accumulate(times), np.minimum.accumulate(times[::-1])[::-1]
+    ends = range(_FEWEST, len(times) - between - _FEWEST + 1)
+    return [
+        (end, end + between)
+        for end in ends
+        if shortest[end + between] >= LATER_TIMES * longest[end - 1]
+        and shortest[end] >= _ALIKE * longest[end - 1]
+        and _ALIKE * longest[end + between - 1] <= shortest[end + between]
+    ]
 
 
 def _told_later(step: str, before_ns: float, after_ns: float, more: float, mean_ns: float) -> Verdict:

@@ -277,6 +277,17 @@ def test_a_clock_that_falls_twice_is_told_from_where_it_falls_most(tmp_path: Pat
     assert found.blames == "From perfdoc.step 8 on steps compute 2 times as long"
 
 
+@pytest.mark.parametrize(("scatter_us", "told"), [(0, True), (4, True), (200, False)])
+def test_a_clock_that_falls_by_and_by_is_told_from_the_last_steps(
+    scatter_us: int, told: bool, tmp_path: Path
+) -> None:
+    """Twelve steps of 600, 640, ... 1,040 us: the last three take 1,000, the first three 640 us. Not where
+    each second one is longer than those behind it."""
+    steps = [(500 + 40 * i + (scatter_us if i % 2 else 0), 0) for i in range(12)]
+    found = result("PD210", case_of(tmp_path, *laid_out(steps, steps)))
+    assert found.blames.startswith("From perfdoc.step 9 on steps compute 1.5") is told
+
+
 def test_steps_in_which_others_are_waited_for_do_not_compute_longer(tmp_path: Path) -> None:
     """One of two ranks computes longer from step 5 on; the other waits for it."""
     late = [(800, 0) if i > 4 else EVEN for i in range(9)]
