@@ -118,11 +118,12 @@ class Ranked:
 
     @property
     def leads(self) -> bool:
-        """Whether it is one of the things to do: neither a trifle nor information without a figure."""
+        """Whether it is one of the things to do: neither a trifle nor information without a figure,
+        but of what the verdict is about."""
         if self.stuck:
             return False
         if self.row.kind in ("unmeasured", "capture"):
-            return any(rule.level == "problem" for rule in self.rules)
+            return bool(self.row.blamed) or any(rule.level == "problem" for rule in self.rules)
         return self.row.kind != "trifle"
 
 

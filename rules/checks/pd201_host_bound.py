@@ -51,6 +51,7 @@ from perfdoc.rules.facts.loading import (
     FASTER,
     awaiting_ns,
     awaits_batch,
+    awaits_requests,
     by_hand,
     loads_ahead,
     longest_ns,
@@ -129,6 +130,11 @@ _FIND_SERVING = (
     "not help; doing it while the GPU works on the iteration before does (vLLM --async-scheduling, SGLang "
     "without --disable-overlap-schedule), and more sequences in a batch."
 )
+_UNDER_LOAD = (
+    "Capture while requests queue, or analyse a busy stretch (--window): an engine that is asked for nothing "
+    "idles, and that is no fault. If requests did queue, see what feeds it: its front end, tokenising, a "
+    "client that waits for each answer."
+)
 
 _ALLOCATE = {
     ("GPU memory", ""): "Allocate before the loop. PyTorch frees and allocates again where memory is nearly "
@@ -206,6 +212,17 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
     waits = (case.share(waiting_ns) or 0.0) >= share / 2
     longest = [("idle in one pause, up to", brief(longest_ns(case)))]
     longest += [("the longest lies in", where)] if (where := paused_in(case)) else []
+    if awaits_requests(case):
+        return fires(
+            level="information",
+            action="Capture the engine under load",
+            reason="the engine launches nothing for long, likely for want of requests",
+            evidence=[*longest, *evidence],
+            remedy=_UNDER_LOAD,
+            time=("idle.waits",),
+            verify="Capture under load: what is idle then is the engine's.",
+            false_alarm="A client or a front end that is slow keeps requests from the engine.",
+        )
     if (case.share(awaiting_ns) or 0.0) >= share / 2 and (why := awaits_batch(case)):
         return _awaiting_batch(case, [*evidence, *longest], why)
     pauses = (case.share(pausing_ns) or 0.0) > (case.share(between_steps_ns) or 0.0)

@@ -69,8 +69,9 @@ def _blamed(
     if about and _is_waiting(case, loss):
         late = (at for at in sized if "waits" in times.get("".join(rows[at].codes[:1]), ()))
         about = [*(at for at in late if (rows[at].gain_frac or 0) > (rows[about[0]].gain_frac or 0)), *about]
-    if lost >= WORTH_A_VERDICT_FRAC and about:
-        return about[0], "loss"
+    told = about or [at for at, r in enumerate(rows) if r.kind == "unmeasured" and _is_about(r, loss, times)]
+    if lost >= WORTH_A_VERDICT_FRAC and told:
+        return told[0], "loss"
     best = next((at for at in sized if rows[at].exact and not _is_of_others(rows[at], times)), None)
     if best is not None and (rows[best].worth_frac or 0.0) > lost:
         return best, "compute"

@@ -17,6 +17,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import KEEPS_UP
 from perfdoc.rules.facts.gradient_sums import OTHER_BUCKETS, bucket_elements
 from perfdoc.rules.facts.graphs import open_conditions
+from perfdoc.rules.facts.loading import awaits_requests
 from perfdoc.simulator.replay.proposals import CHANGES
 
 _COVERS_FRAC = 0.5
@@ -111,6 +112,8 @@ def _free(firing: Sequence[RuleResult], case: Case, times: Mapping[str, Sequence
     vain = {key for key, change in CHANGES.items() if not change.settings and change.rule in codes}
     if "idle.waits" in times.get("PD201", ()):  # it says that fewer launches do not help
         vain.add("without_launches")
+    if awaits_requests(case):
+        vain.add("without_waits")
     proposed = {r.gain.key for r in firing if r.gain is not None and r.gain.key}
     pieces = [(a.gain, a.forbidden) for r in firing for a in r.advice if a.gain is not None]
     allowed = {gain.key for gain, forbidden in pieces if not forbidden and gain.is_predicted}

@@ -71,6 +71,31 @@ def awaits_batch(case: Case) -> str:
     return f"it waits in {max(queued, key=lambda wait: wait.idle_ns).call}, as for another process's queue"
 
 
+REQUESTS = "want of requests"
+_NO_REQUESTS_NS, _A_TENTH = 50_000_000, 0.1
+"""An engine schedules in milliseconds; of idle time, one such pause where steps do not tell of each."""
+
+
+def awaits_requests(case: Case) -> bool:
+    """Whether an inference engine idles mostly in pauses that are far longer than scheduling takes: nothing
+    asks it for tokens then, and it is no slower for them."""
+    if not case.program.serves or "tensorrt" in case.program.marks:
+        return False
+    long_ns = 0.0
+    for rank in case.ranks:
+        by_step = rank.step_ledgers.leaf_ns.get("idle.host")
+        if by_step is not None:
+            long_ns += float(by_step[by_step >= _NO_REQUESTS_NS].sum())
+        elif longest_ns(case) >= max(_NO_REQUESTS_NS, _A_TENTH * rank.ledger.idle.host):
+            long_ns += rank.ledger.idle.host
+    return long_ns >= _MOST * sum(rank.ledger.idle.host for rank in case.ranks) > 0
+
+
+def awaited(case: Case) -> str:
+    """For what a host that waits likely does so, in words; empty where nothing tells."""
+    return REQUESTS if awaits_requests(case) else "its next batch" if awaits_batch(case) else ""
+
+
 def _names_loader(rank: RankMeasurement) -> bool:
     """Whether ranges of the capture name the loader: a wait in them is idle.data, so that no other one is for
     it."""
@@ -87,7 +112,7 @@ def waits_elsewhere(case: Case) -> bool:
     """Whether most of the host's idle time is a wait for something other than the device: off the CPU, likely
     for a batch, or work there on what the device sent. Without calls that wait for the device it may be as
     long, or hidden: nothing tells."""
-    if offloads(case):
+    if offloads(case) or awaits_requests(case):
         return True
     idle, waiting, awaiting = (
         case.share(of) or 0.0 for of in (lambda r: r.ledger.idle.host, waiting_ns, awaiting_ns)

@@ -255,3 +255,20 @@ def test_work_that_was_queued_hides_what_was_before_it(tmp_path: Path) -> None:
     host.run(*[(GEMM, 550)] * 10)
     host.end()
     assert host.said(tmp_path).ranks[0].window.outside_ns < 100 * US
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_engine_without_requests_is_at_no_fault(named: bool, tmp_path: Path) -> None:
+    """vLLM decodes four answers of five iterations of 3 ms, and then is asked for nothing for 400 ms: three
+    times between its steps, which take 63 ms in the mean, or with no step's name."""
+    host = Host(step="execute_context_0(0)_generation_32(32)" if named else "")
+    for i in range(20):
+        host.run(*[("void vllm::rms_norm_kernel<x>(y)", 5), (GEMM, 55), (SDPA, 30)] * 32)
+        (host.end if named else host.wait)()
+        host.begun = host.cpu = host.cpu + (400_000 if i % 5 == 4 else 40) * US
+    said = host.said(tmp_path)
+    assert "want of requests" in said.verdict
+    assert "Next: PD201 Capture the engine under load" in screen(said)
+    (rule,) = (rule for rule in said.rules if rule.code == "PD201")
+    assert (rule.level, rule.gain) == ("information", None)
+    assert "without_waits" not in {row.key for row in said.opportunities}

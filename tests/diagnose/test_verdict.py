@@ -29,7 +29,7 @@ def seen(**changes: object) -> Evidence:
         who_waits="",
         blamed="",
         slowed_by=(),
-        awaits_batch=False,
+        awaits="",
         bubble_ns=0,
         transfer_frac=None,
         failed_allocations=0,

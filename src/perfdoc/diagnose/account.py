@@ -20,6 +20,7 @@ from perfdoc.results.waits import (
     may_be_data,
     waits_by_schedule,
 )
+from perfdoc.rules.facts.loading import REQUESTS
 
 LAUNCH_BOUND, PAUSES, WAITS = "launch-bound", "the host pauses", "the host waits"
 _WORDS = {
@@ -58,7 +59,7 @@ def account_of(
     skew: SkewAnalysis | None = None,
     pipeline: PipelineAnalysis | None = None,
     stages: int | None = None,
-    awaits_batch: bool = False,
+    awaits: str = "",
 ) -> str:
     """Summed over all ranks' windows; the largest loss is named first.
 
@@ -67,11 +68,9 @@ def account_of(
     may be hidden. A job that runs out of memory is told so, whatever its time goes into.
     slowed_by: what of the captures slows their hosts. skew: who waits for whom. pipeline: its bubble is no
     communication, however exposed. stages: of it; None unknown.
-    awaits_batch: whether a host that waits likely does so for its next batch.
+    awaits: for what a host that waits likely does so; empty where nothing tells.
     """
-    where = (
-        f"{once_words(ranks)}{_where_it_went(ranks, pipeline, awaits_batch=awaits_batch)}{_left_out(ranks)}"
-    )
+    where = f"{once_words(ranks)}{_where_it_went(ranks, pipeline, awaits=awaits)}{_left_out(ranks)}"
     where += f"{waiting_words(ranks, skew, stages)}{slowed_words(ranks, slowed_by)}{_hidden_in_graphs(ranks)}"
     return f"{where}{unknown_class_words(ranks, kernels)}{out_of_memory_words(failed_allocations)}"
 
@@ -82,7 +81,7 @@ def out_of_memory_words(failed: int) -> str:
 
 
 def _where_it_went(
-    ranks: Sequence[Rank], pipeline: PipelineAnalysis | None = None, *, awaits_batch: bool = False
+    ranks: Sequence[Rank], pipeline: PipelineAnalysis | None = None, *, awaits: str = ""
 ) -> str:
     window = sum(r.window.duration_ns for r in ranks)
     if not window:
@@ -107,7 +106,7 @@ def _where_it_went(
     losses = sorted((name for name in shares if times[name]), key=lambda name: -times[name])
     if not losses:
         return f"The {what} {verb} for all of the {scope}."
-    why = f" ({_why_idle(idle, ranks, on_host=on_host, awaits_batch=awaits_batch)})"
+    why = f" ({_why_idle(idle, ranks, on_host=on_host, awaits=awaits)})"
     first = max(idle, key=lambda c: idle[c])
     worth = _WORTH_A_CAUSE if first != "unexplained" else _WORTH_A_DOUBT
     names = {"idle": f"idle{why if times['idle'] >= worth * window else ''}"}
@@ -132,7 +131,7 @@ def _left_out(ranks: Sequence[Rank]) -> str:
     return f" Start-up before it, {what}, is left out: {computes}."
 
 
-def _why_idle(idle: Mapping[str, int], ranks: Sequence[Rank], *, on_host: bool, awaits_batch: bool) -> str:
+def _why_idle(idle: Mapping[str, int], ranks: Sequence[Rank], *, on_host: bool, awaits: str) -> str:
     """The largest cause that is known, and how much has none."""
     if once := _why_once(ranks):
         return once
@@ -140,9 +139,9 @@ def _why_idle(idle: Mapping[str, int], ranks: Sequence[Rank], *, on_host: bool, 
     first, second, *_ = sorted(idle, key=lambda c: -idle[c])
     if first != "unexplained":
         most = "" if 2 * idle[first] >= total else "largest cause: "
-        return f"{most}{_cause(first, ranks, on_host=on_host, awaits_batch=awaits_batch)}"
+        return f"{most}{_cause(first, ranks, on_host=on_host, awaits=awaits)}"
     unknown = f"{share(idle[first] / total)} of it {_WORDS[first]}"
-    cause = _cause(second, ranks, on_host=on_host, awaits_batch=awaits_batch)
+    cause = _cause(second, ranks, on_host=on_host, awaits=awaits)
     also = f", {share(idle[second] / total)} {cause}" if idle[second] >= _WORTH_NAMING * total else ""
     return f"{unknown}{also}"
 
@@ -154,10 +153,10 @@ def _why_once(ranks: Sequence[Rank]) -> str:
     return "mostly one pause" if pause_in(ranks) is not None else ""
 
 
-def _cause(cause: str, ranks: Sequence[Rank], *, on_host: bool, awaits_batch: bool) -> str:
+def _cause(cause: str, ranks: Sequence[Rank], *, on_host: bool, awaits: str) -> str:
     """The cause in words, no surer than its evidence."""
     if cause == "host":
-        return host_cause(ranks, on_host=on_host, awaits_batch=awaits_batch)
+        return host_cause(ranks, on_host=on_host, awaits=awaits)
     return f"likely {_WORDS['data']}" if cause == "data" and data_is_likely(ranks) else _WORDS[cause]
 
 
@@ -167,7 +166,7 @@ def data_is_likely(ranks: Sequence[Rank]) -> bool:
     return 2 * by_position > sum(r.ledger_ns.idle.data for r in ranks)
 
 
-def host_cause(ranks: Sequence[Rank], *, on_host: bool, awaits_batch: bool) -> str:
+def host_cause(ranks: Sequence[Rank], *, on_host: bool, awaits: str) -> str:
     """Why the host is late, in words."""
     if on_host:
         return _WORDS["python"]
@@ -178,11 +177,12 @@ def host_cause(ranks: Sequence[Rank], *, on_host: bool, awaits_batch: bool) -> s
         sum(getattr(r.host.idle_split, part) or 0 for r in ranks)
         for part in ("waiting_ns", "between_steps_ns", "pausing_ns")
     )
+    likely = awaits and f", likely for {awaits}"
     if 2 * waiting >= host_ns:
-        return f"{WAITS}, likely for its next batch" if awaits_batch else WAITS
+        return f"{WAITS}{likely}"
     if 2 * (waiting + between + pausing) >= host_ns:
-        pauses = f"{PAUSES}, likely for its next batch" if awaits_batch else PAUSES
-        return "the host works between steps" if between >= pausing else pauses
+        works = between >= pausing and awaits != REQUESTS
+        return "the host works between steps" if works else f"{PAUSES}{likely}"
     return LAUNCH_BOUND
 
 

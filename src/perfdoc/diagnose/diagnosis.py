@@ -29,7 +29,7 @@ from perfdoc.rules.facts.capture import in_turns, shares_gpu, slowed_by
 from perfdoc.rules.facts.culprit_words import why_blamed
 from perfdoc.rules.facts.degrees import CP, TP, expert_tp
 from perfdoc.rules.facts.exposed import usual_link
-from perfdoc.rules.facts.loading import awaits_batch, pause_words
+from perfdoc.rules.facts.loading import awaited, pause_words
 from perfdoc.rules.facts.memory_room import out_of_memory
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.job_facts import common_facts
@@ -135,7 +135,7 @@ def _said(
         from perfdoc.diagnose.memory_verdict import memory_verdict
 
         return *memory_verdict(whole.memory, failed), ""
-    slow, waits = slowed_by(case), bool(awaits_batch(case))
+    slow, awaits = slowed_by(case), awaited(case)
     told = account_of(
         ranks,
         analyses.kernels,
@@ -144,14 +144,14 @@ def _said(
         skew=job.skew,
         pipeline=analyses.pipeline,
         stages=job.stages,
-        awaits_batch=waits,
+        awaits=awaits,
     )
     seen = Evidence(
         who_waits=waiting_words(ranks, job.skew, job.stages).strip(),
         blamed=why_blamed(case.what_if, judged.cause, case.prediction("balanced_layers")),
         late_host=judged.cause is not None and judged.cause.kind == "late_host",
         slowed_by=slow,
-        awaits_batch=waits,
+        awaits=awaits,
         pauses=pause_words(case),
         bubble_ns=exposed_bubble_ns(analyses.pipeline, ranks),
         transfer_frac=analyses.pipeline.transfer_frac,

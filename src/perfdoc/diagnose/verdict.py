@@ -66,7 +66,7 @@ class Evidence:
     """Whether that is a host that launches late."""
     slowed_by: Sequence[str]
     """What of the captures slows their hosts."""
-    awaits_batch: bool
+    awaits: str
     pauses: str = ""
     """How often the host pauses, and where."""
     bubble_ns: int
@@ -256,7 +256,7 @@ def _price(row: Opportunity) -> str:
 def _what(loss: str, frac: float, ranks: Sequence[Rank], seen: Evidence) -> str:
     if loss == "idle.host":
         on_host = all(rank.gpu.name == "CPU" for rank in ranks)
-        cause = account.host_cause(ranks, on_host=on_host, awaits_batch=seen.awaits_batch)
+        cause = account.host_cause(ranks, on_host=on_host, awaits=seen.awaits)
         if cause != account.LAUNCH_BOUND:
             where = seen.pauses if cause in (account.PAUSES, account.WAITS) else ""
             return "Python runs between operators" if on_host else f"{_gpus(ranks)}: {cause}{where}"
