@@ -1,5 +1,6 @@
 """Each of them reads and writes whole tensors through HBM; one kernel in their place does so once."""
 
+from perfdoc.patterns import pattern_of
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.assumptions import (
@@ -12,9 +13,9 @@ from perfdoc.rules.engine.assumptions import (
     TRANSFORMER,
     Assumes,
 )
-from perfdoc.rules.engine.gain import RankMeasurement, bound_of, time_share
+from perfdoc.rules.engine.gain import RankMeasurement, bound_of, ceiling, time_share
 from perfdoc.rules.engine.needs import GPUS, WINDOW
-from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
+from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, informs, passes
 from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.roofline import PARTED, most_by_replay, of_roofline, worst
 
@@ -25,6 +26,11 @@ _ENGINES = (
 )
 _LIBRARIES = "Transformer Engine has LayerNormMLP, Liger norms and losses, flash-attn attention."
 _XLA = "XLA fuses what a compiled function holds: jit all of the step (jax.jit, jit_compile=True)."
+_LAYOUT = pattern_of("(?i)nchw_?to_?nhwc|nhwc_?to_?nchw|n(?:chw|hwc)AddPadding")
+_CHANNELS_LAST = (
+    "Keep the model and its inputs in channels_last (.to(memory_format=torch.channels_last)): convolutions "
+    "on tensor cores take it, and convert what comes otherwise."
+)
 META = Meta(
     title="Memory-bound kernels that are not fused",
     action="Fuse memory-bound kernels",
@@ -39,11 +45,12 @@ META = Meta(
         Assumes(of=TRANSFORMER, words=_LIBRARIES),
         Assumes(of=ENGINE, words=_LIBRARIES, instead="Liger has norms and losses."),
         Assumes(of=FLASH, words=", flash-attn attention"),
+        Assumes(of=PYTORCH, words=_CHANNELS_LAST, instead='Hold images in NHWC (data_format="channels_last").'),
     ),
     for_servers=True,
 )
 
-MIN_FRAC = 0.1
+MIN_FRAC, MIN_LAYOUT_FRAC = 0.1, 0.05
 """Of the window, mean over ranks. PD404 names sequences that it recognises from 1 % on."""
 _CLASSES = ("elementwise", "copy", "norm", "softmax", "reduction", "quantisation", "random", "loss")
 _NAMED = 4
@@ -54,6 +61,17 @@ _ALL_FUSED = "each run of them in the time of its longest kernel, all of it fuse
 def evaluate(case: Case) -> Verdict:
     """Fires where runs of such kernels take `MIN_FRAC` of the window beyond the longest of each run."""
     share, evidence = time_share(case, "runs of memory-bound kernels beyond the longest of each", _fusible_ns)
+    layout, of_layout = time_share(case, "conversions between NCHW and NHWC", _layout_ns)
+    if layout >= MIN_LAYOUT_FRAC:
+        return fires(
+            action="Keep images in channels_last",
+            reason="tensors are converted between NCHW and NHWC around convolutions",
+            evidence=[*of_layout, *evidence],
+            remedy=f"{_CHANNELS_LAST} {_COMPILE}" if share - layout >= MIN_FRAC else _CHANNELS_LAST,
+            gain=ceiling(case, _layout_ns, "all conversions between NCHW and NHWC"),
+            verify="Run again: no such conversions are left.",
+            false_alarm="Operators that take NCHW alone convert back what lies between convolutions.",
+        )
     if share < MIN_FRAC:
         return passes(evidence)
     times = {name: case.share(lambda r, n=name: _class_ns(r, n)) or 0.0 for name in _CLASSES}  # type: ignore[misc]
@@ -83,6 +101,10 @@ def _said(name: str) -> str:
 
 def _fusible_ns(rank: RankMeasurement) -> int:
     return rank.efficiency.fusible_ns
+
+
+def _layout_ns(rank: RankMeasurement) -> int:
+    return min(sum(k.total_ns for k in rank.kernel_times if _LAYOUT.search(k.short_name)), rank.ledger.compute)
 
 
 def _class_ns(rank: RankMeasurement, name: str) -> int:
