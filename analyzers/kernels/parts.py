@@ -17,7 +17,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass, KernelKinds
 from perfdoc.analyzers.kernels.attributed import EVIDENCE, AttributedKernels, Attribution, recomputed
 from perfdoc.analyzers.kernels.fusion import find_unfused, find_unfused_attention, text_of
 from perfdoc.analyzers.kernels.optimizer import optimizer_loop
-from perfdoc.analyzers.kernels.part_names import PARTS
+from perfdoc.analyzers.kernels.part_names import PARTS, Phase
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.kernels import PHASES, KernelPartsAnalysis, PartTime
@@ -134,7 +134,7 @@ def kernel_parts(view: DeviceView, kernels: AttributedKernels | None) -> KernelP
     of_experts = np.isin(found.part, [PARTS.index("moe"), PARTS.index("moe_experts")])
     grouped = is_gemm & (grouped_by_name(view, np.where(is_gemm, rows, -1)) | of_experts)
     in_core = is_gemm & context.core & ~grouped
-    linear = is_gemm & ~grouped & ~in_core
+    linear = is_gemm & ~grouped & ~in_core & (found.phase != Phase.OPTIMIZER)  # Muon multiplies, too
     attention = (classes == KernelClass.ATTENTION) | in_core
     written = text_of(view, rows)
     unfused = find_unfused_attention(view, rows, duration, classes, written)

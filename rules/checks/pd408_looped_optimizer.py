@@ -12,6 +12,7 @@ from perfdoc.rules.engine.gain import (
     ceiling,
     predicted,
     time_evidence,
+    time_share,
     worth_frac,
 )
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given, on_some_rank
@@ -29,6 +30,14 @@ META = Meta(
 MIN_FRAC = 0.01
 """Of the step: predicted gain of a fused update; of the window where nothing is predicted: the most that one
 can save."""
+LONG_FRAC = 0.3
+"""Of the window, in an update that is no loop: beside a batch that fills the device Adam takes a few per cent."""
+_SELDOMER = (
+    "An update takes as long for any batch: accumulate more micro-batches, or take larger ones, before each. "
+    "Shard it over data-parallel ranks (ZeRO, a distributed optimizer): each updates its part. What multiplies "
+    "matrices (Muon, Shampoo, SOAP): in bf16, those of one shape in one batch, and Shampoo's roots every so "
+    "many steps."
+)
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 """Classes of torch.optim by what they take, release 2.9; LBFGS and SparseAdam take neither."""
@@ -55,7 +64,7 @@ def evaluate(case: Case) -> Verdict:
     evidence = time_evidence(case, label, case.share(_of) or 0.0, _of)
     found = max((_loop(r) for r in case.ranks), key=lambda o: o.kernels)
     if share < MIN_FRAC:
-        return passes(evidence if found.kernels else [])
+        return _long_update(case) or passes(evidence if found.kernels else [])
     how = "a range names it" if found.evidence == "range" else "by its sequence: a square root per parameter"
     return fires(
         reason=f"the optimizer updates one parameter after the other ({how})",
@@ -66,6 +75,28 @@ def evaluate(case: Case) -> Verdict:
         verify="Run again: the optimizer is a few multi_tensor_apply or fused kernels.",
         false_alarm="A window that holds one optimizer step and few of the micro-batches before it.",
     )
+
+
+def _long_update(case: Case) -> Verdict | None:
+    """Of a fused update, or one whose time is in products of matrices; None where it takes little."""
+    share, evidence = time_share(case, "kernels of the optimizer's update", _update_ns)
+    if share < LONG_FRAC:
+        return None
+    who = " and ".join(sorted(case.program.optimizers)[:2]) or "the optimizer"
+    return fires(
+        action="Make the optimizer's update a smaller part of the step",
+        reason=f"the update of {who} takes {per_cent(share)} of the {case.unit}",
+        evidence=evidence,
+        remedy=_SELDOMER,
+        gain=ceiling(case, _update_ns, "all of it, as beside far more micro-batches"),
+        verify="Run again: more tokens a second, and a smaller part of the step in the optimizer.",
+        false_alarm="A capture with fewer micro-batches a step than the real run has.",
+    )
+
+
+def _update_ns(rank: RankMeasurement) -> int:
+    parts = rank.kernel_parts.parts
+    return min(sum(part.total_ns for part in parts if part.phase == "optimizer"), rank.ledger.compute)
 
 
 def _sized_by(case: Case, gain: Gain | None) -> str:

@@ -272,3 +272,44 @@ def test_an_engine_without_requests_is_at_no_fault(named: bool, tmp_path: Path) 
     (rule,) = (rule for rule in said.rules if rule.code == "PD201")
     assert (rule.level, rule.gain) == ("information", None)
     assert "without_waits" not in {row.key for row in said.opportunities}
+
+
+CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32_cudnn"
+TO_NHWC = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>(x)"
+TO_NCHW = "void cudnn::ops::nhwcToNchwKernel<__half, __half, float, true, false>(x)"
+
+
+@pytest.mark.parametrize("convert_us", [10, 2])
+def test_layouts_converted_around_convolutions_lead(convert_us: int, tmp_path: Path) -> None:
+    """Of 40 convolutions of 100 us each has two conversions of 10 us: 0.8 of 4.8 ms, and more than the 6 % in
+    which the device waits; of 2 us they are 4 %."""
+    host = Host()
+    for _ in range(5):
+        host.run(*[(TO_NHWC, convert_us), (CONVOLUTION, 100), (TO_NCHW, convert_us)] * 40)
+        host.end(then_us=300)
+    said = host.said(tmp_path, kineto=True)
+    (rule,) = (rule for rule in said.rules if rule.code == "PD413")
+    assert ("channels_last" in rule.remedy) == ("NCHW" in said.verdict) == (convert_us == 10)
+    if convert_us == 10:
+        assert said.opportunities[0].codes == ["PD413"]
+        assert rule.gain is not None
+        assert rule.gain.high_ms == pytest.approx(0.8, rel=0.01)
+
+
+def test_an_update_of_products_is_named_and_is_no_linear_layer(tmp_path: Path) -> None:
+    """Muon multiplies for 60 of 100 GEMMs of 100 us: 6 of 10 ms, and FP8 halves the other 4 at most."""
+    host = Host()
+    for _ in range(4):
+        host.run(*[(GEMM, 100)] * 40)
+        begun = host.cpu
+        host.run(*[(GEMM, 100)] * 60)
+        host.thread.range("Optimizer.step#Muon.step", begun - 100, host.cpu)
+        host.end()
+    said = host.said(tmp_path, kineto=True)
+    assert "the update of Muon takes 59" in said.verdict
+    assert said.opportunities[0].codes == ["PD408"]
+    assert said.opportunities[0].gain is not None
+    assert said.opportunities[0].gain.high_ms == pytest.approx(6.0, rel=0.01)
+    (fp8,) = (row for row in said.opportunities if row.codes == ["PD401"])
+    assert fp8.gain is not None
+    assert (fp8.gain.high_ms or 0) <= 2.05
