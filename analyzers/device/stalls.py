@@ -223,6 +223,7 @@ def find_stalls(
     thread = trace.api_calls.thread[rows[following]].astype(np.int64)
     waits, unknown = _by_evidence(trace, known, pauses, thread, _operators(trace, threads, pauses))
     unknown = unknown - pauses_with_sent(trace, activity.device, pauses, len(window.step_list))
+    unknown = unknown - _in_ending_steps(trace, steps, pauses)
     found = Stalls(thread=waits, position=unknown, pauses=pauses)
     return _judged(activity, steps, step_ns, calls, places, found)
 
@@ -245,6 +246,17 @@ def _bounds(steps: StepRanges) -> tuple[I64, I64]:
     """Start and end of each step's range on the host; none reaches into the next one."""
     begin = steps.start_ns
     return begin, np.append(np.minimum(steps.end_ns[:-1], begin[1:]), steps.end_ns[-1])
+
+
+def _in_ending_steps(trace: Trace, steps: StepRanges, pauses: Intervals) -> Intervals:
+    """The pauses that lie, for the most part, in the range of the step that ends: a loop fetches its next
+    batch behind it, or in the next one, and logs or evaluates in it."""
+    begin, finish = _bounds(steps)
+    before = np.searchsorted(begin, pauses.start_ns, "right") - 1
+    inside = finish[np.maximum(before, 0)] - pauses.start_ns
+    mostly = (before >= 0) & (inside >= MOST * (pauses.end_ns - pauses.start_ns))
+    mostly &= np.isin(finish[np.maximum(before, 0)], trace.ranges.end_ns)  # no step that perfdoc found itself
+    return Intervals(pauses.start_ns[mostly], pauses.end_ns[mostly])
 
 
 def _operators(trace: Trace, threads: I64, pauses: Intervals) -> Intervals:

@@ -30,13 +30,15 @@ def job(
     before: Callable[[ProcessBuilder, ThreadBuilder], None] | None = None,
     in_range: bool = False,
     inside: bool = False,
+    at_end: bool = False,
 ) -> TimelineBuilder:
     """Steps whose kernels run as they are launched; after each (but the last) a pause of the host.
 
     A kernel that starts at t is launched by a call in [t - 10 us, t). The pause of step i is [end of its last
     kernel, first call of step i + 1): 80 ms less 10 us of host time. stalled: which steps are
     followed by one; the others by 100 us. in_range: the pause lies in the next step's range, at its start.
-    inside: each step has its pause in the middle of its work, and none after it.
+    inside: each step has its pause in the middle of its work, and none after it. at_end: the pause lies in the
+    range of the step before it.
     """
     builder = TimelineBuilder()
     process = builder.process()
@@ -53,7 +55,8 @@ def job(
             between(main, step, at + (WORK_MS // 2 - 1) * MS, at + WORK_MS // 2 * MS + pause - 10_000)
         done = at + WORK_MS * MS + pause
         following = done + (stall_ms * MS if stalled(step) and not inside else 100_000)
-        main.range(f"{step_name} {step}", begin, done if in_range else done - MS + 1_000)
+        end = following - 11_000 if at_end else done if in_range else done - MS + 1_000
+        main.range(f"{step_name} {step}", begin, end)
         if step < steps - 1 and not inside:
             between(main, step, done - MS, following - 10_000)
         at, begin = following, (done if in_range else following - 10_000)

@@ -75,6 +75,15 @@ def test_a_stall_between_steps(
     assert (host.data.worst_name, host.data.worst_step) == (None, "step 1")
 
 
+def test_a_pause_at_the_end_of_a_steps_range_is_no_wait_for_a_batch(tmp_path: Path) -> None:
+    # It logs there, or evaluates: a loop fetches behind the range, or at the start of the next one's.
+    host, idle = of(job(silent, at_end=True), tmp_path)
+    assert (by_evidence(host), idle["data"], idle["host"]) == ({}, 0, PAUSES * 80 * MS)
+    assert host.idle_split.between_steps_ns == WHOLE
+    host, _ = of(job(off, at_end=True), tmp_path)  # a thread that waits there may do so for one
+    assert by_evidence(host) == {"thread": OFF}
+
+
 @pytest.mark.parametrize(
     ("sent", "back_ms", "back", "data"),
     [
