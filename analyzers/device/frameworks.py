@@ -50,6 +50,7 @@ Mark = Literal[
     "tensorrt_llm",
     "tgi",
     "tensorrt",
+    "native_engine",
     "jax",
     "tensorflow",
     "trains",
@@ -88,6 +89,7 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
         "atom": ("\nprefill[bs=", "\ndecode[bs="),
         "tgi": ("text_generation_server",),
         "tensorrt": ("kernel_trt", "genericReformat::", "\nExecutionContext::enqueue", "nvinfer1::"),
+        "native_engine": ("(ggml_type)", "quantize_q8_1", "k_bin_bcast", "turbomind::"),  # llama.cpp, LMDeploy
         "tensorflow": ("tensorflow::", "Eigen::internal::EigenMetaKernel"),
         "backward": (
             *("bwd", "ackward", "bprop", "dgrad", "wgrad", "grad_", "_grad", "GradInput"),
@@ -186,7 +188,7 @@ class Program:
     @cached_property
     def serves(self) -> bool:
         """Whether an inference engine runs and nothing trains beside it."""
-        engines = {"vllm", "sglang", "atom", "tensorrt_llm", "tgi", "tensorrt"}
+        engines = {"vllm", "sglang", "atom", "tensorrt_llm", "tgi", "tensorrt", "native_engine"}
         return bool(self.marks & engines) and "trains" not in self.marks
 
     @cached_property
@@ -194,6 +196,11 @@ class Program:
         """Whether it is known to run on GPUs and no name is one of a framework or of a neural network: a
         benchmark of communication, a simulation, a sample."""
         return bool(self.vendor) and not self.marks - {"forward"}
+
+    @property
+    def has_no_python(self) -> bool:
+        """Whether no tensor of a framework in Python can be meant."""
+        return self.is_plain or bool(self.marks & {"tensorrt", "native_engine"})
 
     @cached_property
     def only_infers(self) -> bool:

@@ -21,6 +21,10 @@ _MOVE = (
 _SYNCHRONIZE = (
     "Take torch.cuda.synchronize() and event.synchronize() out of the loop; measure times with CUDA events."
 )
+_COUNT = (
+    "What depends on values has a size that the host must know (nonzero, boolean masks, unique): keep shapes "
+    "fixed (where with both branches, topk, a capacity), and give experts their tokens in one grouped GEMM."
+)
 _SELDOM = "Wait for values (block_until_ready, .numpy(), float()) every so many steps, not in each."
 _AHEAD = (
     "Let the engine schedule the next iteration before this one's tokens are read: vLLM's async scheduling, "
@@ -46,7 +50,7 @@ META = Meta(
     ),
     assumes=(
         Assumes(of=TRAINING, words=_READ, instead=_LATER),
-        *(Assumes(of=FRAMEWORK, words=words) for words in (_MOVE, _SYNCHRONIZE)),
+        *(Assumes(of=FRAMEWORK, words=words) for words in (_MOVE, _COUNT, _SYNCHRONIZE)),
         Assumes(of=NO_ENGINE, words=_SYNCHRONIZE, instead=_AHEAD),
         *(Assumes(of=PYTORCH, words=words, instead=_SELDOM) for words in (_READ, _SYNCHRONIZE)),
     ),
@@ -59,10 +63,8 @@ begin in one."""
 _A_STEP = 1
 """Such calls that a step may have: its loss is read."""
 _SHOWN = 3
-_ITEM = (
-    *("item", "_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal"),
-    *("unique", "_unique2", "unique_dim", "index"),
-)
+_ITEM = ("item", "_local_scalar_dense", "is_nonzero", "equal")
+_SIZED = ("nonzero", "masked_select", "unique", "_unique2", "unique_dim", "unique_consecutive", "index", "where")
 _COPY = ("to", "_to_copy", "copy_", "cpu", "cuda")
 
 
@@ -147,6 +149,8 @@ def _remedy_of(group: CallGroup) -> str:
     operator = (group.operator or group.range_name or "").partition(",")[0].rpartition("::")[2]
     if operator in _ITEM:
         return _READ
+    if operator in _SIZED:
+        return _COUNT
     if operator in _COPY:
         return _MOVE
     return _SYNCHRONIZE if "Device" in group.call or "Event" in group.call else ""

@@ -87,7 +87,7 @@ def _is_pytorch(case: Case) -> bool | None:
 
 
 def _has_framework(case: Case) -> bool | None:
-    return False if case.program.is_plain or "tensorrt" in case.program.marks else None
+    return False if case.program.has_no_python else None
 
 
 NVIDIA = Assumption(words="GPUs of NVIDIA", holds=_is_nvidia)

@@ -51,7 +51,7 @@ def in_words_of(
         seen += ["DeepSpeed's file"] if "deepspeed" in program.marks else ["FSDP"] if sharded else []
         own = {"pytorch": [*_own_ways(configuration), *seen, "pytorch"], "vllm": ["vllm", "pytorch"]}
         predictions = [replace(p, change=_renamed(p, own.get(framework, []))) for p in predictions]
-    if terms := (*_VENDORS.get(program.vendor, ()), *(_NO_PYTHON if program.is_plain else ())):
+    if terms := (*_VENDORS.get(program.vendor, ()), *(_NO_PYTHON if program.has_no_python else ())):
         predictions = [replace(p, change=_in_terms(p.change, terms)) for p in predictions]
     return replace(gains, analysis=replace(gains.analysis, predictions=predictions))
 

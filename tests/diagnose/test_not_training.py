@@ -59,6 +59,7 @@ def waiting(kernel: str, folder: Path, other: str = "x", *, whole: bool = False)
     [
         "void nbnxn_kernel_ElecEw_VdwLJ_F_cuda(NBAtomDataGpu, bool)",
         "sm80_xmma_fprop_implicit_gemm_interleaved_i8i8_i8i32_f32_tilesize128x128x64_stage3_kernel_trt",
+        "void mul_mat_vec_q<(ggml_type)12, 1, false>(void const*, void const*, float*)",  # llama.cpp
     ],
 )
 def test_what_trains_nothing_gets_no_advice_of_training(kernel: str, tmp_path: Path) -> None:

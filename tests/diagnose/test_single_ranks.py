@@ -313,3 +313,22 @@ def test_an_update_of_products_is_named_and_is_no_linear_layer(tmp_path: Path) -
     (fp8,) = (row for row in said.opportunities if row.codes == ["PD401"])
     assert fp8.gain is not None
     assert (fp8.gain.high_ms or 0) <= 2.05
+
+
+@pytest.mark.parametrize(("operator", "said_"), [("aten::nonzero", "grouped GEMM"), ("aten::item", "losses")])
+def test_a_wait_for_a_size_is_no_loss_that_is_read(operator: str, said_: str, tmp_path: Path) -> None:
+    """Eight times a step the host waits for 50 us of work, and then takes 40 us to launch the next."""
+    host = Host()
+    for _ in range(5):
+        for _ in range(8):
+            host.run((GEMM, 50))
+            begun = host.cpu
+            host.wait()
+            host.process.operator(host.thread, operator, begun, host.cpu)
+            host.cpu += 40 * US
+        host.run(("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(x)", 5))
+        host.end()
+    (rule,) = (r for r in host.said(tmp_path, kineto=True).rules if r.code == "PD208")
+    assert rule.state == "fires"
+    assert said_ in rule.remedy
+    assert ("losses" in rule.remedy) == (operator == "aten::item")
