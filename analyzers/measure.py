@@ -257,7 +257,8 @@ def measure_trace(
             remedy_without_gpu(trace),
             tuple(host_contents(trace).words),
         )
-    if request.bounds_ns is not None and not any(_meets(r) for r in ranks):
+    met = any(r.window.start_ns < r.span_ns[1] and r.window.end_ns > r.span_ns[0] for r in ranks)
+    if request.bounds_ns is not None and not met:
         raise TraceError(
             trace.path,
             f"shows nothing inside the given window{_where(trace)}.",
@@ -314,7 +315,3 @@ def _where(trace: Trace) -> str:
         return ""
     first, last = int(trace.kernels.start_ns.min()), int(trace.kernels.end_ns.max())
     return f": its kernels run from {first / 1e9:.3f}s to {last / 1e9:.3f}s"
-
-
-def _meets(rank: RankMeasurement) -> bool:
-    return rank.window.start_ns < rank.span_ns[1] and rank.window.end_ns > rank.span_ns[0]

@@ -91,7 +91,7 @@ def communication_table(
                 hidden_ns=hidden,
                 exposed_ns=covered.total_ns - hidden,
                 blocking_ns=_blocking_ns(comm, mine, compute, start_ns, end_ns),
-                bytes=_total_bytes(comm.bytes[mine]),
+                bytes=None if (comm.bytes[mine] < 0).any() else exact_sum(comm.bytes[mine]),
                 bus_bandwidth_gbps=bus_bandwidth_gbps(
                     collective,
                     comm.bytes[mine],
@@ -144,11 +144,6 @@ def _blocking_ns(
     waited = begin < comm.end_ns[rows]
     stretch = union(begin[waited], comm.end_ns[rows][waited]).clip(start_ns, end_ns)
     return stretch.total_ns - compute.overlap_ns(stretch)
-
-
-def _total_bytes(sizes: I64) -> int | None:
-    """Message sizes summed; None where one is unknown."""
-    return None if (sizes < 0).any() else exact_sum(sizes)
 
 
 _FACTORS: Mapping[str, Callable[[float], float]] = MappingProxyType(

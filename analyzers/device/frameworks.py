@@ -89,7 +89,7 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
         "atom": ("\nprefill[bs=", "\ndecode[bs="),
         "tgi": ("text_generation_server",),
         "tensorrt": ("kernel_trt", "genericReformat::", "\nExecutionContext::enqueue", "nvinfer1::"),
-        "native_engine": ("(ggml_type)", "quantize_q8_1", "k_bin_bcast", "turbomind::"),  # llama.cpp, LMDeploy
+        "native_engine": ("(ggml_type)", "quantize_q8_1", "k_bin_bcast", "turbomind::"),
         "tensorflow": ("tensorflow::", "Eigen::internal::EigenMetaKernel"),
         "backward": (
             *("bwd", "ackward", "bprop", "dgrad", "wgrad", "grad_", "_grad", "GradInput"),

@@ -250,12 +250,11 @@ def _bounds(steps: StepRanges) -> tuple[I64, I64]:
 
 def _in_ending_steps(trace: Trace, steps: StepRanges, pauses: Intervals) -> Intervals:
     """The pauses that lie, for the most part, in the range of the step that ends: a loop fetches its next
-    batch behind it, or in the next one, and logs or evaluates in it."""
+    batch behind it, or in the next one, and logs or evaluates in it. No step that perfdoc found itself."""
     begin, finish = _bounds(steps)
-    before = np.searchsorted(begin, pauses.start_ns, "right") - 1
-    inside = finish[np.maximum(before, 0)] - pauses.start_ns
-    mostly = (before >= 0) & (inside >= MOST * (pauses.end_ns - pauses.start_ns))
-    mostly &= np.isin(finish[np.maximum(before, 0)], trace.ranges.end_ns)  # no step that perfdoc found itself
+    end = finish[np.maximum(np.searchsorted(begin, pauses.start_ns, "right") - 1, 0)]
+    mostly = end - pauses.start_ns >= MOST * (pauses.end_ns - pauses.start_ns)
+    mostly &= np.isin(end, trace.ranges.end_ns)
     return Intervals(pauses.start_ns[mostly], pauses.end_ns[mostly])
 
 

@@ -66,7 +66,9 @@ def _pauses(
     rows = pause_rows(view, rows, threads)
     low, high = host_bounds(view)
     inferred = inferred.clip(low, high)
-    if not len(rows) and not len(inferred) and not _marked_by_perfdoc(view):
+    # perfdoc's trainer marks every pause of both kinds.
+    by_perfdoc = bool(view.window.steps) and view.window.step_list[0].name.startswith(vocabulary.STEP)
+    if not len(rows) and not len(inferred) and not by_perfdoc:
         return None
     covered = union(ranges.start_ns[rows], ranges.end_ns[rows]).clip(low, high) | inferred
     rows = rows[(ranges.start_ns[rows] < high) & (ranges.end_ns[rows] > low)]
@@ -102,11 +104,6 @@ def _held_up(view: DeviceView, pauses: Intervals) -> I64:
     ends = view.step_ranges.end_ns
     at: I64 = np.searchsorted(ends, pauses.end_ns, "left")
     return np.where(at < len(ends), at, -1)
-
-
-def _marked_by_perfdoc(view: DeviceView) -> bool:
-    """Whether the window's steps are those of perfdoc's trainer, which marks every pause of both kinds."""
-    return bool(view.window.steps) and view.window.step_list[0].name.startswith(vocabulary.STEP)
 
 
 def _outermost(start_ns: I64, end_ns: I64, rows: I64) -> I64:

@@ -105,7 +105,8 @@ def _candidates(view: DeviceView) -> _Launches:
         s
         for s in unique(stream[unknown]).tolist()
         if (computes & (stream != s)).any()
-        and _known_frac(stream == s, computes, duration) <= OWN_STREAM_FRAC
+        and exact_sum(duration[(stream == s) & computes])
+        <= OWN_STREAM_FRAC * max(1, exact_sum(duration[stream == s]))
     )
     blocks = k.grid_blocks[rows]
     sms = view.device.sm_count
@@ -121,11 +122,6 @@ def _candidates(view: DeviceView) -> _Launches:
         blocks=k.grid_blocks[rows],
         threads=k.block_threads[rows],
     )
-
-
-def _known_frac(mine: np.ndarray, computes: np.ndarray, duration: I64) -> float:
-    """Known compute's share of a stream's kernel time."""
-    return exact_sum(duration[mine & computes]) / max(1, exact_sum(duration[mine]))
 
 
 def _by_name(view: DeviceView, found: _Launches, mine: I64, stream: int) -> list[tuple[SuspectedKernel, I64]]:

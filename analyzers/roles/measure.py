@@ -210,7 +210,10 @@ def _find_keys(
         unknown = (len(stages), "stage unknown")
         keys = [unknown if stage is None else (stage, places.stage_label(stage)) for stage in places.stage]
         return ("stages" if places.counted else "numbers"), keys
-    signatures: dict[_Basis, list[_Counts]] = {"kinds": [_find_kinds(rank) for rank in ranks]}
+    kinds: list[_Counts] = [
+        frozenset(((row.dimension, row.collective), 1) for row in rank.communication) for rank in ranks
+    ]
+    signatures: dict[_Basis, list[_Counts]] = {"kinds": kinds}
     if comparable:
         signatures = {"calls": _join_near([_count_calls(rank) for rank in ranks]), **signatures}
     for basis, signature in signatures.items():
@@ -256,10 +259,6 @@ def _count_calls(rank: Rank) -> _Counts:
     steps = max(1, rank.window.steps)
     often = ((key, round(count / steps)) for key, count in counted.items())
     return frozenset((key, count) for key, count in often if count)  # one in three steps is of no step
-
-
-def _find_kinds(rank: Rank) -> _Counts:
-    return frozenset(((row.dimension, row.collective), 1) for row in rank.communication)
 
 
 def _summarize(

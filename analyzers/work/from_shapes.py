@@ -239,14 +239,12 @@ def _types(view: DeviceView, found: _Calls) -> I64:
     index into _TYPES."""
     asked = np.flatnonzero(view.kinds.class_code[found.kernels] == K.GEMM)
     names = view.trace.kernels.full_name[found.kernels[asked]]
-    types = said_by_names(view.trace.strings, names, _type_in, 0)
+    types = said_by_names(
+        view.trace.strings, names, lambda name: _TYPES.index(_SPELLED.get(format_of(name) or "", "")), 0
+    )
     of_call = np.zeros(len(view.trace.operators), np.int64)
     np.maximum.at(of_call, found.call[asked], types)
     return of_call[found.call]
-
-
-def _type_in(name: str) -> int:
-    return _TYPES.index(_SPELLED.get(format_of(name) or "", ""))
 
 
 _NO_RANK = 2

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.advise import Advice, advise, all_or_none
-from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, Missing, Need, applies, given, known, skipped
+from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, applies, given, known
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.bubble import bubble_grows
 from perfdoc.rules.facts.degrees import (
@@ -28,14 +28,6 @@ def _domain(case: Case) -> int | None:
     return case.number("nvlink_domain_size") or (None if gpu is None else gpu.nvlink_domain)
 
 
-def _placed_otherwise(case: Case) -> Missing | None:
-    if not case.is_set_to("use_tp_pp_dp_mapping", True):
-        return None
-    return skipped(
-        "ranks are placed with PP inside DP (use_tp_pp_dp_mapping), which this rule does not model"
-    )
-
-
 META = Meta(
     title="Communication groups across NVL72 racks",
     action="Keep communication groups within an NVL72 rack",
@@ -47,7 +39,11 @@ META = Meta(
         applies(
             "GPUs in NVL72 racks", lambda case: _domain(case) == RACK_GPUS, "the GPUs are not in NVL72 racks"
         ),
-        Need(words="ranks placed TP innermost, PP outermost", missing=_placed_otherwise),
+        known(
+            "ranks placed TP innermost, PP outermost",
+            lambda case: not case.is_set_to("use_tp_pp_dp_mapping", True) or None,
+            reason="ranks are placed with PP inside DP (use_tp_pp_dp_mapping), which is not modelled here",
+        ),
         known(
             "the sizes of the parallel groups",
             lambda case: _blocks(case),

@@ -130,10 +130,10 @@ _FIND_SERVING = (
     "not help; doing it while the GPU works on the iteration before does (vLLM --async-scheduling, SGLang "
     "without --disable-overlap-schedule), and more sequences in a batch."
 )
+_UNASKED = "the engine launches nothing for long, likely for want of requests"
 _UNDER_LOAD = (
     "Capture while requests queue, or analyse a busy stretch (--window): an engine that is asked for nothing "
-    "idles, and that is no fault. If requests did queue, see what feeds it: its front end, tokenising, a "
-    "client that waits for each answer."
+    "idles, and that is no fault. If requests did queue, see what feeds it: its front end, a client."
 )
 
 _ALLOCATE = {
@@ -212,32 +212,21 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
     waits = (case.share(waiting_ns) or 0.0) >= share / 2
     longest = [("idle in one pause, up to", brief(longest_ns(case)))]
     longest += [("the longest lies in", where)] if (where := paused_in(case)) else []
-    if awaits_requests(case):
-        return fires(
-            level="information",
-            action="Capture the engine under load",
-            reason="the engine launches nothing for long, likely for want of requests",
-            evidence=[*longest, *evidence],
-            remedy=_UNDER_LOAD,
-            time=("idle.waits",),
-            verify="Capture under load: what is idle then is the engine's.",
-            false_alarm="A client or a front end that is slow keeps requests from the engine.",
-        )
     if (case.share(awaiting_ns) or 0.0) >= share / 2 and (why := awaits_batch(case)):
         return _awaiting_batch(case, [*evidence, *longest], why)
     pauses = (case.share(pausing_ns) or 0.0) > (case.share(between_steps_ns) or 0.0)
     # The replay of all ranks has the price of late hosts, and PD303 says it.
     hosts = [] if waits else [c.saved_ns for c in leading(case.what_if) if c.kind == "late_host"]
     saved = max(hosts, default=0) / (case.what_if.measured_ns or 1)
-    late = 0 < saved >= share / 2
+    late, unasked = 0 < saved >= share / 2, awaits_requests(case)
     return fires(
-        level="information" if late else "problem",
-        action=_FIND,
-        reason=_WAITS if waits else _PAUSES if pauses else _BETWEEN,
+        level="information" if late or unasked else "problem",
+        action="Capture the engine under load" if unasked else _FIND,
+        reason=_UNASKED if unasked else _WAITS if waits else _PAUSES if pauses else _BETWEEN,
         evidence=[*longest, *evidence, *_waits(case)],
         remedy=(_IN_RANGE.format(where) if mostly_in(case, lambda name: name == where) else "")
         + (_FIND_WAIT if waits else _find_work(case, _FIND_PAUSE if pauses else _FIND_WORK)),
-        gain=None if late else _of_waits(case, _beside_late(case, saved)),
+        gain=None if late or unasked else _of_waits(case, _beside_late(case, saved)),
         time=("idle.waits",),
         worst=worst_of_time(case, ("idle.host",)),
         verify="Run again: idle.host in the ledger falls.",
@@ -249,8 +238,8 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
 
 
 def _find_work(case: Case, otherwise: str = _FIND_WORK) -> str:
-    if offloads(case):
-        return _FIND_OFFLOADED
+    if offloads(case) or awaits_requests(case):
+        return _FIND_OFFLOADED if offloads(case) else _UNDER_LOAD
     return _FIND_SERVING if case.program.serves and "tensorrt" not in case.program.marks else otherwise
 
 

@@ -64,7 +64,7 @@ _A_STEP = 1
 """Such calls that a step may have: its loss is read."""
 _SHOWN = 3
 _ITEM = ("item", "_local_scalar_dense", "is_nonzero", "equal")
-_SIZED = ("nonzero", "masked_select", "unique", "_unique2", "unique_dim", "unique_consecutive", "index", "where")
+_SIZED = ("nonzero", "masked_select", "unique", "_unique2", "unique_dim", "index", "where")
 _COPY = ("to", "_to_copy", "copy_", "cpu", "cuda")
 
 

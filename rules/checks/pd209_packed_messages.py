@@ -7,16 +7,9 @@ from types import MappingProxyType
 from perfdoc.analyzers.host.packing import Packing, PackingKind
 from perfdoc.results.figures import brief, significant
 from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_evidence
-from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_applicable
+from perfdoc.rules.engine.needs import GPUS, WINDOW, applies, given
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES
-
-
-def _none(case: Case) -> Missing | None:
-    if any(rank.packing for rank in case.ranks):
-        return None
-    return not_applicable("no operator that packs tensors for a message was recorded")
-
 
 META = Meta(
     title="Host time in packing messages",
@@ -28,7 +21,11 @@ META = Meta(
         LAUNCHES,
         AFTER_START_UP,
         WINDOW,
-        Need(words="operators that pack tensors for a message", missing=_none),
+        applies(
+            "operators that pack tensors for a message",
+            lambda case: any(rank.packing for rank in case.ranks),
+            "no operator that packs tensors for a message was recorded",
+        ),
     ),
 )
 

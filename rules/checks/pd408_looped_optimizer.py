@@ -31,12 +31,11 @@ MIN_FRAC = 0.01
 """Of the step: predicted gain of a fused update; of the window where nothing is predicted: the most that one
 can save."""
 LONG_FRAC = 0.3
-"""Of the window, in an update that is no loop: beside a batch that fills the device Adam takes a few per cent."""
+"""Of the window, in an update that is no loop: beside a batch that fills the device Adam's takes a few %."""
 _SELDOMER = (
     "An update takes as long for any batch: accumulate more micro-batches, or take larger ones, before each. "
-    "Shard it over data-parallel ranks (ZeRO, a distributed optimizer): each updates its part. What multiplies "
-    "matrices (Muon, Shampoo, SOAP): in bf16, those of one shape in one batch, and Shampoo's roots every so "
-    "many steps."
+    "Shard it over data-parallel ranks (ZeRO, a distributed optimizer). Matrices that it multiplies (Muon, "
+    "Shampoo, SOAP): in bf16, those of one shape as a batch, roots every so many steps."
 )
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")

@@ -45,7 +45,7 @@ META = Meta(
         Assumes(of=TRANSFORMER, words=_LIBRARIES),
         Assumes(of=ENGINE, words=_LIBRARIES, instead="Liger has norms and losses."),
         Assumes(of=FLASH, words=", flash-attn attention"),
-        Assumes(of=PYTORCH, words=_CHANNELS_LAST, instead='Hold images in NHWC (data_format="channels_last").'),
+        Assumes(of=PYTORCH, words=_CHANNELS_LAST, instead="Hold images in NHWC."),
     ),
     for_servers=True,
 )
@@ -75,12 +75,12 @@ def evaluate(case: Case) -> Verdict:
     if share < MIN_FRAC:
         return passes(evidence)
     times = {name: case.share(lambda r, n=name: _class_ns(r, n)) or 0.0 for name in _CLASSES}  # type: ignore[misc]
-    most = sorted((t, n) for n, t in times.items() if t)[::-1][:_NAMED]
+    most = sorted((t, n.replace("elementwise", "element-wise")) for n, t in times.items() if t)[::-1][:_NAMED]
     return informs(
         reason="runs of memory-bound kernels could each be one kernel",
         evidence=[
             *evidence,
-            *((f"{_said(n)}, of the window", per_cent(t)) for t, n in most),
+            *((f"{name}, of the window", per_cent(t)) for t, name in most),
             *map(of_roofline, worst(case, _known)[:1]),
         ],
         remedy=f"{_COMPILE} {_LIBRARIES} Keep tensors contiguous and in one dtype: copies go then.",
@@ -94,17 +94,13 @@ def _known(rank: RankMeasurement) -> list[OperatorEfficiency]:
     return [o for o in rank.efficiency.operators if o.kernel_class in _CLASSES]
 
 
-def _said(name: str) -> str:
-    """A class of kernels as people write it."""
-    return name.replace("elementwise", "element-wise")
-
-
 def _fusible_ns(rank: RankMeasurement) -> int:
     return rank.efficiency.fusible_ns
 
 
 def _layout_ns(rank: RankMeasurement) -> int:
-    return min(sum(k.total_ns for k in rank.kernel_times if _LAYOUT.search(k.short_name)), rank.ledger.compute)
+    found = (k.total_ns for k in rank.kernel_times if _LAYOUT.search(k.short_name))
+    return min(sum(found), rank.ledger.compute)
 
 
 def _class_ns(rank: RankMeasurement, name: str) -> int:

@@ -8,6 +8,7 @@ hold silences anything.
 import re
 from collections.abc import Callable
 
+from perfdoc.analyzers.device.frameworks import Program
 from perfdoc.analyzers.kernel_class.rules import KernelClass
 from perfdoc.profiling.gpus import gpu_family
 from perfdoc.records import dataclass
@@ -54,10 +55,6 @@ def _is_eager(case: Case) -> bool | None:
     return None if 0 < compiled < _FEW_FRAC * whole else False
 
 
-def _is_nvidia(case: Case) -> bool | None:
-    return case.program.vendor == "nvidia" if case.program.vendor else None
-
-
 def _has_flash_attention(case: Case) -> bool | None:
     """FlashAttention and Triton's newer kernels are for Ampere and later, and for AMD's GPUs."""
     families = [gpu_family(rank.device.gpu_name) for rank in case.ranks]
@@ -80,27 +77,26 @@ def _has_attention(case: Case) -> bool | None:
     return True if attention else False if "convolves" in case.program.marks else None
 
 
-def _is_pytorch(case: Case) -> bool | None:
-    return (
-        False if case.program.marks & {"jax", "tensorflow"} and not case.program.marks & {"pytorch"} else None
-    )
+def _not_if(program: Callable[[Program], bool]) -> Callable[[Case], bool | None]:
+    """Known not to hold of such programs."""
+    return lambda case: False if program(case.program) else None
 
 
-def _has_framework(case: Case) -> bool | None:
-    return False if case.program.has_no_python else None
-
-
-NVIDIA = Assumption(words="GPUs of NVIDIA", holds=_is_nvidia)
+NVIDIA = Assumption(
+    words="GPUs of NVIDIA",
+    holds=lambda case: case.program.vendor == "nvidia" if case.program.vendor else None,
+)
 EAGER = Assumption(words="a model that is not compiled already", holds=_is_eager)
 FLASH = Assumption(words="GPUs with FlashAttention (Ampere and later)", holds=_has_flash_attention)
-ENGINE = Assumption(
-    words="GPUs of NVIDIA or AMD", holds=lambda case: False if case.program.vendor == "intel" else None
-)
+ENGINE = Assumption(words="GPUs of NVIDIA or AMD", holds=_not_if(lambda p: p.vendor == "intel"))
 PEERS = Assumption(words="more than one process", holds=_has_peers)
-TRAINING = Assumption(words="training", holds=lambda case: False if case.program.only_infers else None)
-NO_ENGINE = Assumption(words="no inference engine", holds=lambda case: False if case.program.serves else None)
-FRAMEWORK = Assumption(words="a program in Python", holds=_has_framework)
-PYTORCH = Assumption(words="PyTorch", holds=_is_pytorch)
+TRAINING = Assumption(words="training", holds=_not_if(lambda p: p.only_infers))
+NO_ENGINE = Assumption(words="no inference engine", holds=_not_if(lambda p: p.serves))
+FRAMEWORK = Assumption(words="a program in Python", holds=_not_if(lambda p: p.has_no_python))
+PYTORCH = Assumption(
+    words="PyTorch",
+    holds=_not_if(lambda p: bool(p.marks & {"jax", "tensorflow"}) and "pytorch" not in p.marks),
+)
 TRANSFORMER = Assumption(words="a transformer", holds=_has_attention)
 OUTSIDE = (
     "torch.compile runs already: look for graph breaks (TORCH_LOGS=graph_breaks), and at what stays outside "

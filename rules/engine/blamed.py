@@ -71,14 +71,13 @@ def _blamed(
         late = (at for at in sized if "waits" in times.get("".join(rows[at].codes[:1]), ()))
         about = [*(at for at in late if (rows[at].gain_frac or 0) > (rows[about[0]].gain_frac or 0)), *about]
     told = about or [at for at, r in enumerate(rows) if r.kind == "unmeasured" and _is_about(r, loss, times)]
-    kernels = (at for at in sized if rows[at].exact and _is_problem_of_kernels(rows[at], found))
-    first = next(kernels, None)
-    if first is not None and (rows[first].worth_frac or 0.0) > lost:
-        return first, "compute"
-    if lost >= WORTH_A_VERDICT_FRAC and told:
-        return told[0], "loss"
     best = next((at for at in sized if rows[at].exact and not _is_of_others(rows[at], times)), None)
-    if best is not None and (rows[best].worth_frac or 0.0) > lost:
+    more = best is not None and (rows[best].worth_frac or 0.0) > lost
+    rule = found.get("".join(rows[best].codes[:1])) if best is not None and more else None
+    of_kernels = rule is not None and rule.level == "problem" and rule.code.startswith("PD4")
+    if lost >= WORTH_A_VERDICT_FRAC and told and not of_kernels:
+        return told[0], "loss"
+    if best is not None and more:
         return best, "compute"
     return (about[0], "loss") if about else (0, "")
 
@@ -96,11 +95,6 @@ def _is_of_others(row: Opportunity, times: Mapping[str, Sequence[str]]) -> bool:
     """Whether it makes no computing shorter: a rank that nobody is sure of, or communication."""
     own = [TIME_OF.get(row.key, ""), *(times.get(row.codes[0], ()) if row.codes else ())]
     return row.key.startswith(WITHOUT_STRAGGLER) or any(time.startswith("exposed_comm") for time in own)
-
-
-def _is_problem_of_kernels(row: Opportunity, found: Mapping[str, RuleResult]) -> bool:
-    rule = found[row.codes[0]] if row.codes else None
-    return rule is not None and rule.level == "problem" and rule.code.startswith("PD4")
 
 
 def _is_about(row: Opportunity, loss: str, times: Mapping[str, Sequence[str]]) -> bool:

@@ -50,18 +50,14 @@ def why_blamed(found: WhatIfAnalysis, first: WhatIfCause | None, moved: Predicti
     return f"{shows}Simulated: {brief(found.step_ns)} as captured, {brief(left_ns)} {without}{spread}{then}."
 
 
-def late_hosts(cause: WhatIfCause) -> str:
-    """`ranks 0 and 6, launched late by their host processes`"""
-    return f"{who(cause)}, launched late by {'its host process' if is_one(cause) else 'their host processes'}"
-
-
 def waits_for(case: Case, cause: WhatIfCause) -> str:
     """What it does; of late hosts who waits for them, and where: that is what the bar shows."""
     if cause.kind != "late_host":
         return does(cause, case.what_if)
     where = waits_in(case, cause)
     waiting = "1 rank waits" if cause.peers == 1 else f"{cause.peers:,} ranks wait"
-    said = f"{waiting}{f' in {where}' if where else ''} for {late_hosts(cause)}"
+    hosts = "its host process" if is_one(cause) else "their host processes"
+    said = f"{waiting}{f' in {where}' if where else ''} for {who(cause)}, launched late by {hosts}"
     return f"{said}; another host is as busy elsewhere in the step" if is_as_late(case, cause) else said
 
 

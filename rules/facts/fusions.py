@@ -14,32 +14,26 @@ def _always(case: Case) -> bool:
     return True
 
 
-def _rotary(case: Case) -> bool:
-    """Megatron-core's fused kernel is experimental under multi-latent attention."""
-    return not case.is_set_to("multi_latent_attention", True)
-
-
-def _own_gradients(case: Case) -> bool:
-    """FSDP has its own gradient buffers, which the fused GEMM does not accumulate into."""
-    return not any(case.is_set_to(f"use_{kind}", True) for kind in ("torch_fsdp2", "megatron_fsdp"))
-
-
-def _local_layers(case: Case) -> bool:
-    """Transformer Engine's norms are always fused."""
-    return case.is_set_to("transformer_impl", "local")
-
-
 FUSIONS: Mapping[str, tuple[str, Callable[[Case], bool]]] = MappingProxyType(
     {
         LOSS: ("the loss over the vocabulary without full-size intermediates", _always),
         "gradient_accumulation_fusion": (
             "the weight-gradient GEMM accumulates into the fp32 gradient; needs Apex or Transformer Engine",
-            _own_gradients,
+            # FSDP has its own gradient buffers, which the fused GEMM does not accumulate into.
+            lambda case: (
+                not any(case.is_set_to(f"use_{kind}", True) for kind in ("torch_fsdp2", "megatron_fsdp"))
+            ),
         ),
         "bias_activation_fusion": ("bias and activation in one kernel", _always),
         "bias_dropout_fusion": ("bias, dropout and residual in one kernel", _always),
-        "apply_rope_fusion": ("rotary embedding in one kernel", _rotary),
-        "persist_layer_norm": ("a norm that keeps its rows on the SM; needs Apex", _local_layers),
+        "apply_rope_fusion": (
+            "rotary embedding in one kernel",
+            lambda case: not case.is_set_to("multi_latent_attention", True),  # experimental there
+        ),
+        "persist_layer_norm": (
+            "a norm that keeps its rows on the SM; needs Apex",
+            lambda case: case.is_set_to("transformer_impl", "local"),  # Transformer Engine's are fused
+        ),
     }
 )
 """Knob → what it does, and whether it applies to this job. Fused masks and softmax belong to PD405: fused

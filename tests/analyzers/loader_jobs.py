@@ -37,8 +37,8 @@ def job(
     A kernel that starts at t is launched by a call in [t - 10 us, t). The pause of step i is [end of its last
     kernel, first call of step i + 1): 80 ms less 10 us of host time. stalled: which steps are
     followed by one; the others by 100 us. in_range: the pause lies in the next step's range, at its start.
-    inside: each step has its pause in the middle of its work, and none after it. at_end: the pause lies in the
-    range of the step before it.
+    inside: each step has its pause in the middle of its work, and none after it. at_end: the pause lies in
+    the range of the step before it.
     """
     builder = TimelineBuilder()
     process = builder.process()
