@@ -88,7 +88,6 @@ META = Meta(
     for_servers=True,
 )
 
-_LARGER = "more work per launch, fewer launches"
 _GRAPHS = "CUDA graphs launch a layer with one call, where they are not used already and shapes are static."
 _SERVING = {
     "vllm": "vLLM launches an iteration as CUDA graphs unless enforce_eager is set: start it without, and "
@@ -105,7 +104,6 @@ _SERVING = {
 _PLAIN = "Launch fewer and larger kernels: fuse them, or replay what repeats as a CUDA graph."
 _SHOWN = 3
 _WAITS = "the launching thread waits for something other than the device, off the CPU"
-_AWAITING = "all idle time in which the launching thread waits"
 _BETWEEN = "the host works between steps for long without a CUDA call"
 _FIND_WAIT = (
     "Find what the thread waits for: a batch, a lock that another thread holds (Python's included), a file, "
@@ -186,7 +184,7 @@ def evaluate(case: Case) -> Verdict:
         remedy=instead or " ".join([_remedy(case), *_beside_launching(case)]),
         advice=[]
         if instead
-        else [*graph_advice(case, gain, part), *larger(case, _LARGER)]
+        else [*graph_advice(case, gain, part), *larger(case, "more work per launch, fewer launches")]
         or ([] if splits_too_far(case) else halved(case) or fsdp_instead(case)),
         gain=limit if gain is None or gain.is_predicted else gain,
         verify="Run again: idle.host in the ledger falls, and launch-queue depth stays above 0.",
@@ -265,7 +263,7 @@ def _awaiting_batch(case: Case, evidence: list[Evidence], why: str) -> Verdict:
         reason=f"the launching thread waits, likely for its next batch: {why}",
         evidence=[*evidence, *_waits(case)],
         remedy=f"{by_hand(case)} A range around the call that fetches it (or --data-range) makes it sure.",
-        gain=_of_waits(case, ceiling(case, awaiting_ns, _AWAITING, anywhere=True)),
+        gain=_of_waits(case, ceiling(case, awaiting_ns, "all idle time of a waiting thread", anywhere=True)),
         time=("idle.waits",),
         verify="Run again: idle.host in the ledger falls.",
         false_alarm="A thread that waits for another process: a barrier on the CPU, a checkpoint's writer.",

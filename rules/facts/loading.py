@@ -91,11 +91,6 @@ def awaits_requests(case: Case) -> bool:
     return long_ns >= _MOST * sum(rank.ledger.idle.host for rank in case.ranks) > 0
 
 
-def awaited(case: Case) -> str:
-    """For what a host that waits likely does so, in words; empty where nothing tells."""
-    return REQUESTS if awaits_requests(case) else "its next batch" if awaits_batch(case) else ""
-
-
 def _names_loader(rank: RankMeasurement) -> bool:
     """Whether ranges of the capture name the loader: a wait in them is idle.data, so that no other one is for
     it."""

@@ -29,7 +29,7 @@ from perfdoc.rules.facts.capture import in_turns, shares_gpu, slowed_by
 from perfdoc.rules.facts.culprit_words import why_blamed
 from perfdoc.rules.facts.degrees import CP, TP, expert_tp
 from perfdoc.rules.facts.exposed import usual_link
-from perfdoc.rules.facts.loading import awaited, pause_words
+from perfdoc.rules.facts.loading import REQUESTS, awaits_batch, awaits_requests, pause_words
 from perfdoc.rules.facts.memory_room import out_of_memory
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.job_facts import common_facts
@@ -135,7 +135,8 @@ def _said(
         from perfdoc.diagnose.memory_verdict import memory_verdict
 
         return *memory_verdict(whole.memory, failed), ""
-    slow, awaits = slowed_by(case), awaited(case)
+    slow = slowed_by(case)
+    awaits = REQUESTS if awaits_requests(case) else "its next batch" if awaits_batch(case) else ""
     told = account_of(
         ranks,
         analyses.kernels,
