@@ -36,43 +36,13 @@ def slowed_by(trace: Trace) -> list[str]:
 
 
 Vendor = Literal["nvidia", "amd", "intel", "other", ""]
-Mark = Literal[
-    "megatron",
-    "pytorch",
-    "paddle",
-    "torchtitan",
-    "deepspeed",
-    "lightning",
-    "transformers",
-    "vllm",
-    "sglang",
-    "atom",
-    "tensorrt_llm",
-    "tgi",
-    "tensorrt",
-    "native_engine",
-    "jax",
-    "tensorflow",
-    "trains",
-    "backward",
-    "forward",
-    "network",
-    "steps",
-    "compiled",
-    "workers",
-    "pins",
-    "fused_optimizer",
-    "convolves",
-    "replicates",
-    "hidden",
-]
 _LOOKED_AT = 100_000
 """Names: those that count operators come by the million."""
 _LENGTH = 512
 """Characters of a name: template arguments say nothing more."""
 _OURS = f"{vocabulary.STEP.partition('.')[0]}."
 _GROUPS = ("TENSOR", "PIPELINE", "EXPERT", "CONTEXT", "DATA", "MODEL")
-_MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
+_MARKS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "pytorch": (
             *("\naten::", "at::native::", "at_cuda_detail::", "\ntorch.", "\ntorch/", "\nc10d::", "\nc10::"),
@@ -141,7 +111,7 @@ _MARKS: Mapping[Mark, tuple[str, ...]] = MappingProxyType(
     }
 )
 """What a line of the names holds, each after a line break; one is enough."""
-_TRAINING: frozenset[Mark] = frozenset({"trains", "backward", "megatron", "steps", "hidden"})
+_TRAINING: frozenset[str] = frozenset({"trains", "backward", "megatron", "steps", "hidden"})
 """Of what may train: without a kernel's name nothing tells that it does not."""
 _AMD = ("\nhipLaunch", "\nhipMemcpy", "\nhipExtModule", "\nhipModule", "\nCijk_", "rocblas", "miopen", "gfx9")
 _OTHER_GPUS = (
@@ -181,7 +151,7 @@ class Program:
 
     vendor: Vendor = ""
     """Of the GPUs; empty where nothing tells."""
-    marks: frozenset[Mark] = frozenset()
+    marks: frozenset[str] = frozenset()
     optimizers: frozenset[str] = frozenset()
     """Classes whose `step` a range names."""
 
@@ -230,7 +200,7 @@ def program_of(trace: Trace) -> Program:
     """By names of kernels, calls, ranges, operators, Python functions and threads."""
     names = [name[:_LENGTH] for name in trace.unlike_strings[:_LOOKED_AT]]
     text = "\n".join(["", *names, *(thread.name for thread in trace.threads), ""])
-    marks: set[Mark] = {mark for mark, parts in _MARKS.items() if any(part in text for part in parts)}
+    marks: set[str] = {mark for mark, parts in _MARKS.items() if any(part in text for part in parts)}
     if any(map(_is_megatron, names)):
         marks.add("megatron")
     shown, whole = trace.kernels, trace.graph_launches

@@ -53,7 +53,6 @@ META = Meta(
 MIN_FRAC, MIN_LAYOUT_FRAC = 0.1, 0.05
 """Of the window, mean over ranks. PD404 names sequences that it recognises from 1 % on."""
 _CLASSES = ("elementwise", "copy", "norm", "softmax", "reduction", "quantisation", "random", "loss")
-_NAMED = 4
 _KEY = "fused_runs"
 _ALL_FUSED = "each run of them in the time of its longest kernel, all of it fused"
 
@@ -75,7 +74,7 @@ def evaluate(case: Case) -> Verdict:
     if share < MIN_FRAC:
         return passes(evidence)
     times = {name: case.share(lambda r, n=name: _class_ns(r, n)) or 0.0 for name in _CLASSES}  # type: ignore[misc]
-    most = sorted((t, n.replace("elementwise", "element-wise")) for n, t in times.items() if t)[::-1][:_NAMED]
+    most = sorted((t, n.replace("elementwise", "element-wise")) for n, t in times.items() if t)[::-1][:4]
     return informs(
         reason="runs of memory-bound kernels could each be one kernel",
         evidence=[

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from functools import cached_property, partial
 from typing import Literal
 
-from perfdoc.analyzers.device.frameworks import Mark, Program
+from perfdoc.analyzers.device.frameworks import Program
 from perfdoc.analyzers.instances.worst import RankParts, Ranks
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.layout.degrees import SHOWN
@@ -163,7 +163,7 @@ class Case:
     def program(self) -> Program:
         """What all captures show to run; a vendor that they do not agree on is unknown."""
         found = [capture.program for capture in self.captures]
-        steps: set[Mark] = {"steps"} if any(r.window.kind == "steps" for r in self.ranks) else set()
+        steps = {"steps"} if any(r.window.kind == "steps" for r in self.ranks) else set()
         vendors = {one.vendor for one in found}
         return Program(
             vendor=vendors.pop() if len(vendors) == 1 else "",

@@ -112,8 +112,7 @@ def _free(firing: Sequence[RuleResult], case: Case, times: Mapping[str, Sequence
     vain = {key for key, change in CHANGES.items() if not change.settings and change.rule in codes}
     if "idle.waits" in times.get("PD201", ()):  # it says that fewer launches do not help
         vain.add("without_launches")
-    if awaits_requests(case):
-        vain.add("without_waits")
+    vain |= {"without_waits"} if awaits_requests(case) else set()
     proposed = {r.gain.key for r in firing if r.gain is not None and r.gain.key}
     pieces = [(a.gain, a.forbidden) for r in firing for a in r.advice if a.gain is not None]
     allowed = {gain.key for gain, forbidden in pieces if not forbidden and gain.is_predicted}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.frameworks import Mark, Program, Vendor, program_of
+from perfdoc.analyzers.device.frameworks import _MARKS, Program, Vendor, program_of
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.assumptions import (
@@ -57,7 +57,7 @@ def showing(case: Case, program: Program, gpu: str = "", framework: str | None =
     return replace(case, captures=[shown(capture) for capture in case.captures])
 
 
-def with_marks(*marks: Mark, vendor: Vendor = "nvidia", optimizers: tuple[str, ...] = ()) -> Program:
+def with_marks(*marks: str, vendor: Vendor = "nvidia", optimizers: tuple[str, ...] = ()) -> Program:
     return Program(vendor=vendor, marks=frozenset(marks), optimizers=frozenset(optimizers))
 
 
@@ -123,7 +123,7 @@ def test_no_rule_speaks_of_another_kind_of_job(
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt_llm"])
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_a_server_hears_nothing_of_training(
-    code: str, engine: Mark, planted: Callable[[Planting], Case]
+    code: str, engine: str, planted: Callable[[Planting], Case]
 ) -> None:
     case = showing(planted(examples()[code].case), with_marks(engine, "compiled"), framework="pytorch")
     found = result(code, case)
@@ -176,7 +176,7 @@ def test_an_optimizer_is_given_what_it_takes(
     ],
 )
 def test_a_trainer_names_its_own_setting(
-    marks: tuple[Mark, ...], said: str, planted: Callable[[Planting], Case]
+    marks: tuple[str, ...], said: str, planted: Callable[[Planting], Case]
 ) -> None:
     program = with_marks(*marks, optimizers=("AdamW",))
     case = showing(planted(examples()["PD408"].case), program, framework="pytorch")
@@ -254,6 +254,19 @@ def test_marks_by_names(names: tuple[str, ...], tmp_path: Path) -> None:
     device.kernel("k", 0, 10)
     found = program_of(replace(trace_of(builder, tmp_path), strings=["k", *names]))
     assert set(found.marks) == NAMES[names]
+
+
+def test_marks_that_are_asked_for_are_given() -> None:
+    """By their texts: what a rule or `Program` looks for among the marks is one that a program can have."""
+    known, asked = {*_MARKS, "megatron", "hidden", "steps"}, set[str]()
+    for room in ("analyzers", "rules"):
+        for file in (Path(__file__).parents[2] / room).rglob("*.py"):
+            text = file.read_text()
+            asked |= set(re.findall(r'"(\w+)" (?:not )?in (?:\w+\.)*marks\b', text))
+            for several in re.findall(r"\bmarks [&-] \{([^}]*)\}|engines = \{([^}]*)\}", text):
+                asked |= set(re.findall(r'"(\w+)"', "".join(several)))
+    assert len(asked) > 15
+    assert asked - known == set()
 
 
 @pytest.mark.parametrize(

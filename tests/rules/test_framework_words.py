@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from perfdoc.analyzers.device.frameworks import Mark, Program, program_of
+from perfdoc.analyzers.device.frameworks import Program, program_of
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
@@ -198,7 +198,7 @@ def test_predictions_name_settings_that_the_job_reads(
     ],
 )
 def test_predictions_of_what_captures_show_to_shard(
-    marks: tuple[Mark, ...], sharded: bool, key: str, words: str
+    marks: tuple[str, ...], sharded: bool, key: str, words: str
 ) -> None:
     """DDP's buckets and hooks are none of FSDP or ZeRO, whose ranks gather weights."""
     case = predicting(Case(captures=[], job=measure_job([]), gains=no_gains("", "")), **{key: (1, 1, 1)})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.frameworks import Mark, Program
+from perfdoc.analyzers.device.frameworks import Program
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.reports.advice import change_title, setting_words
@@ -56,7 +56,7 @@ SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage
     ],
 )
 def test_shards_have_their_own_ways_to_send_less(
-    gathers: int, marks: tuple[Mark, ...], says: str, never: str, tmp_path: Path
+    gathers: int, marks: tuple[str, ...], says: str, never: str, tmp_path: Path
 ) -> None:
     """Steps of 1 ms: weights are gathered once or twice, gradients scattered once, for 200 us each, the
     second half of all under compute: overlap is on."""
