@@ -223,10 +223,8 @@ def _vendor(trace: Trace, text: str) -> Vendor:
             return "intel"
         if pattern_of(_OTHER_GPUS).search(gpu):
             return "other"
-    said: tuple[tuple[Vendor, tuple[str, ...]], ...] = (
-        *(("amd", _AMD), ("intel", _INTEL), ("other", _OTHER), ("nvidia", _NVIDIA)),
-    )
-    return next((vendor for vendor, parts in said if any(part in text for part in parts)), "")
+    said: dict[Vendor, tuple[str, ...]] = {"amd": _AMD, "intel": _INTEL, "other": _OTHER, "nvidia": _NVIDIA}
+    return next((vendor for vendor, parts in said.items() if any(part in text for part in parts)), "")
 
 
 _OTHERS_FILES = pattern_of(r"(?i)(transformers|accelerate|deepspeed|peft|vllm|sglang)[/.][\w/.]*megatron")

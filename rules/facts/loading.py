@@ -87,7 +87,7 @@ def awaits_requests(case: Case) -> bool:
         if by_step is not None:
             long_ns += float(by_step[by_step >= _NO_REQUESTS_NS].sum())
         elif longest_ns(case) >= max(_NO_REQUESTS_NS, _A_TENTH * rank.ledger.idle.host):
-            long_ns += rank.ledger.idle.host
+            long_ns += awaiting_ns(rank)
     return long_ns >= _MOST * sum(rank.ledger.idle.host for rank in case.ranks) > 0
 
 
