@@ -249,8 +249,7 @@ def _bounds(steps: StepRanges) -> tuple[I64, I64]:
 
 
 def _in_ending_steps(trace: Trace, steps: StepRanges, pauses: Intervals) -> Intervals:
-    """The pauses that lie, for the most part, in the range of the step that ends: a loop fetches its next
-    batch behind it, or in the next one, and logs or evaluates in it. No step that perfdoc found itself."""
+    """The pauses that mostly lie in the range of the step that ends: a loop logs there, and fetches behind."""
     begin, finish = _bounds(steps)
     end = finish[np.maximum(np.searchsorted(begin, pauses.start_ns, "right") - 1, 0)]
     mostly = end - pauses.start_ns >= MOST * (pauses.end_ns - pauses.start_ns)
