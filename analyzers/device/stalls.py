@@ -249,7 +249,7 @@ def _bounds(steps: StepRanges) -> tuple[I64, I64]:
 
 
 def _in_ending_steps(trace: Trace, steps: StepRanges, pauses: Intervals) -> Intervals:
-    """The pauses that mostly lie in the range of the step that ends: a loop logs there, and fetches behind."""
+    """The pauses that mostly lie in the range of the step that ends: it logs there, and fetches behind."""
     begin, finish = _bounds(steps)
     end = finish[np.maximum(np.searchsorted(begin, pauses.start_ns, "right") - 1, 0)]
     mostly = end - pauses.start_ns >= MOST * (pauses.end_ns - pauses.start_ns)
