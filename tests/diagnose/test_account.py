@@ -121,6 +121,9 @@ def test_whole_graphs_may_hide_what_is_no_compute() -> None:
     assert account_of(ranks[1:]) == "The GPU computes for all of the window."
     said = account_of(ranks)
     assert said.startswith("The 2 GPUs compute for all of the window. 37.5 % of kernel time is CUDA graphs")
+    # Of 300 ns on another rank, none of which is in a graph: 75 of 400.
+    without = account_of([ranks[0], rank(1, ledger(compute=300))])
+    assert "18.8 % of kernel time is CUDA graphs" in without
 
 
 def test_an_empty_window() -> None:

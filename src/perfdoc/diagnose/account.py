@@ -261,9 +261,9 @@ _MOSTLY = 0.5
 
 
 def graphs_frac(ranks: Sequence[Rank]) -> float:
-    """Of kernel time: in graphs whose kernels were not seen."""
+    """Of kernel time: in graphs whose kernels were not seen. Of a rank without graphs: its compute."""
     graphs = [r.host.graphs for r in ranks if r.host.graphs.whole_graphs]
-    kernel_ns = sum(r.host.graphs.kernel_ns or 0 for r in ranks)
+    kernel_ns = sum(r.host.graphs.kernel_ns or r.ledger_ns.compute for r in ranks)
     return sum(g.graph_ns or 0 for g in graphs) / kernel_ns if graphs and kernel_ns else 0.0
 
 
