@@ -177,7 +177,7 @@ BUDGET = {
     "analyzers": 29_079,  # workers by name; sizes of launches; pauses; XLA's norms; copies on copy engines
     "knobs": 5_148,  # weights, one or a list; where a setting is written; versions that a file pins
     "profiling": 7_869,  # work in copies of the process; no end of a training; parts of chips
-    "reports": 7_854,  # what a list says of its order and savings; all ranks first; uneven steps
+    "reports": 7_857,  # what a list says of its order and savings; all ranks first; uneven steps
     "results": 3_931,  # what hosts allocate; savings in words; words that are compared; the what-if study
     "rules": 17_440,  # slow links of any dimension; what late hosts idle; what GPUs send; pauses; XLA
     "simulator": 13_717,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from perfdoc.reports.html import render_html
 from perfdoc.reports.screen import render_screen
 from perfdoc.results import Diagnosis
 from perfdoc.traces.job_facts import JobFacts
+from tests.analyzers.shape_plan import BF16, ShapePlan
 from tests.analyzers.tiny import GEMM
 from tests.captures.kineto import write_kineto
 from tests.captures.nsys_sqlite import write_nsys_sqlite
@@ -332,3 +334,20 @@ def test_a_wait_for_a_size_is_no_loss_that_is_read(operator: str, said_: str, tm
     assert rule.state == "fires"
     assert said_ in rule.remedy
     assert ("losses" in rule.remedy) == (operator == "aten::item")
+
+
+def test_a_gpu_without_a_name_is_asked_for_its_peak(tmp_path: Path) -> None:
+    """Ten GEMMs of 2 x 1,024^3 FLOPs in 100 us are 21 TFLOP/s each: of 40, half."""
+    gemm = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_nn"
+    plan = ShapePlan()
+    for i in range(10):
+        plan.operator("aten::mm", 5 * i, 5 * i + 4, dims=[[1_024, 1_024]] * 2, dtypes=[BF16, BF16])
+        plan.kernel(gemm, 100, 5 * i + 1)
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": plan.events}))
+
+    def said(facts: JobFacts) -> str:
+        return screen(analysed(AnalysisRequest(captures=(path,), jobs=1, given=facts)).diagnosis)
+
+    assert "peak_tflops=N" in said(JobFacts())
+    assert "peak_tflops=N" not in said(JobFacts(dtype="bf16", peak_flops_per_second=40e12))
