@@ -2,16 +2,19 @@
 and none that assumes something else.
 
 And what it records that slows the host which it measures: each call or operator takes longer for it.
+The names: frameworks.yaml.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
-from types import MappingProxyType
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 from perfdoc.analyzers.device.range_names import rows_named
+from perfdoc.kept import table
 from perfdoc.patterns import pattern_of
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.gpus import gpu_family
@@ -42,106 +45,14 @@ _LENGTH = 512
 """Characters of a name: template arguments say nothing more."""
 _OURS = f"{vocabulary.STEP.partition('.')[0]}."
 _GROUPS = ("TENSOR", "PIPELINE", "EXPERT", "CONTEXT", "DATA", "MODEL")
-_MARKS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "pytorch": (
-            *("\naten::", "at::native::", "at_cuda_detail::", "\ntorch.", "\ntorch/", "\nc10d::", "\nc10::"),
-            *("\nProfilerStep", "\n## ", "pytorch_flash::"),
-        ),
-        "paddle": ("phi::funcs::", "phi::fusion::", "\nvoid phi::", "\n_DataLoaderIter"),
-        "torchtitan": ("torchtitan",),
-        "deepspeed": ("deepspeed/", "deepspeed.", "DeepSpeedEngine", "DeepSpeedZeroOptimizer"),
-        "lightning": ("[pl][", "pytorch_lightning", "lightning/pytorch", "[Strategy]", "[LightningModule]"),
-        "transformers": ("transformers/trainer.py", "transformers.trainer"),
-        "vllm": ("vllm::", "vllm/", "vllm.", "\nVLLM::"),
-        "sglang": ("sglang/", "sglang::", "sgl_kernel", "sglang."),
-        "tensorrt_llm": ("tensorrt_llm", "\n[Executor] _forward_step"),
-        "atom": ("\nprefill[bs=", "\ndecode[bs="),
-        "tgi": ("text_generation_server",),
-        "tensorrt": ("kernel_trt", "genericReformat::", "\nExecutionContext::enqueue", "nvinfer1::"),
-        "native_engine": ("(ggml_type)", "quantize_q8_1", "k_bin_bcast", "turbomind::"),
-        "tensorflow": ("tensorflow::", "Eigen::internal::EigenMetaKernel"),
-        "backward": (
-            *("bwd", "ackward", "bprop", "dgrad", "wgrad", "grad_", "_grad", "GradInput"),
-            *("dam", "SGD", "Sgd", "GradGamma", "GradWeight", "_foreach_", "multi_tensor"),
-        ),
-        "forward": ("fwd", "_forward", "Forward", "layer_norm_kernel", "fprop", "\naten::"),
-        "network": (
-            *("gemm", "GEMM", "gemv", "nvjet", "cutlass", "xmma", "cudnn", "ttention", "attn", "flash"),
-            "fmha",
-            *("oftmax", "Norm", "norm", "conv", "Conv", "mbedding", "triton_", "elu_", "silu", "nn."),
-        ),
-        "jax": (
-            "hlo_module=",
-            "PjitFunction(",
-            "jaxlib/",
-            "\nloop_fusion",
-            "\ninput_reduce_f",
-            "\nwrapped_",
-            *("XlaModule", "_multiply_fusion", "_add_fusion", "_convert_fusion"),
-            "\ngemm_fusion",
-        ),
-        "trains": (
-            *("\nOptimizer.step#", "autograd::engine::evaluate_function", "Backward0"),
-            "\nOptimizer.zero_grad",
-            *("optimizer step", "optimizer.step", "multi_tensor_apply", "FusedAdam", "_fused_adam"),
-            "backward pass",
-            *("loss.backward", "Backward pass", "\nbackward\n", "\nBackward\n"),
-        ),
-        "compiled": (
-            *("CompiledFxGraph", "Torch-Compiled Region", "CompiledFunction", "\ntriton_poi_"),
-            "\ntriton_red_",
-            *("\ntriton_per_", "\ntriton__0d1d", "\ntriton_mm", "\ntriton_tem_fused", "\ntriton_for_fused"),
-        ),
-        "workers": ("_MultiProcessingDataLoaderIter", "pt_data_pin", "pt_data_worker", "_try_get_data"),
-        "pins": ("aten::pin_memory", "aten::_pin_memory", "pt_data_pin", "_pin_memory_loop"),
-        "fused_optimizer": (
-            *("aten::_fused_adam", "aten::_fused_sgd", "aten::_fused_adagrad", "FusedAdam", "FusedLAMB"),
-            *("FusedSGD", "FusedAdamMathFunctor", "FusedSgdMathFunctor", "multi_tensor_adam", "AdamFunctor"),
-        ),
-        "convolves": (
-            "aten::conv",
-            "cudnn_convolution",
-            "miopen_convolution",
-            "_fprop_",
-            "conv2d",
-            "implicit_gemm",
-        ),
-        "replicates": ("\nDataParallel.forward", "\nReduceAddCoalesced"),
-    }
-)
-"""What a line of the names holds, each after a line break; one is enough."""
+_NAMES = SimpleNamespace(**table(Path(__file__).resolve().with_name("frameworks.yaml")))
 _TRAINING: frozenset[str] = frozenset({"trains", "backward", "megatron", "steps", "hidden"})
 """Of what may train: without a kernel's name nothing tells that it does not."""
-_AMD = ("\nhipLaunch", "\nhipMemcpy", "\nhipExtModule", "\nhipModule", "\nCijk_", "rocblas", "miopen", "gfx9")
 _OTHER_GPUS = (
     r"MetaX|\bMTT\b|Iluvatar|Biren|Enflame|Ascend|Gaudi|Kunlun|\bMLU\d|"
     r"\bDCU\b|Hygon|^[KZ]100(?:L|_AI)?$|^BW\d{3,4}$"
 )
 """The last ones are of Hygon, whose calls are named as AMD's."""
-_OTHER = (
-    *("\nmusaLaunch", "\ncnInvoke", "\ncnrt", "\ntopsLaunch", "\naclrt"),
-    *("\nmcLaunch", "\nsuLaunch", "\nsdaaLaunch", "\nmtia"),
-)
-"""Moore Threads, Cambricon, Enflame, Ascend, MetaX, Biren, Tecorigin, Meta."""
-_INTEL = (
-    "\nurEnqueue",
-    "\nzeCommandList",
-    "\nzeEvent",
-    "\npiEnqueue",
-    "onednn_",
-    "at::native::xpu",
-    "sycl::",
-)
-_NVIDIA = (
-    "\ncudaLaunch",
-    "\ncuLaunch",
-    "\ncudaMemcpy",
-    "cudnn",
-    "cutlass",
-    "\nncclDevKernel",
-    "\ncudaDevice",
-)
 _OPTIMIZER = pattern_of(r"\nOptimizer\.step#(\w{1,64})\.step")
 
 
@@ -200,7 +111,7 @@ def program_of(trace: Trace) -> Program:
     """By names of kernels, calls, ranges, operators, Python functions and threads."""
     names = [name[:_LENGTH] for name in trace.unlike_strings[:_LOOKED_AT]]
     text = "\n".join(["", *names, *(thread.name for thread in trace.threads), ""])
-    marks: set[str] = {mark for mark, parts in _MARKS.items() if any(part in text for part in parts)}
+    marks: set[str] = {mark for mark, parts in _NAMES.marks.items() if any(part in text for part in parts)}
     if any(map(_is_megatron, names)):
         marks.add("megatron")
     shown, whole = trace.kernels, trace.graph_launches
@@ -223,8 +134,8 @@ def _vendor(trace: Trace, text: str) -> Vendor:
             return "intel"
         if pattern_of(_OTHER_GPUS).search(gpu):
             return "other"
-    said: dict[Vendor, tuple[str, ...]] = {"amd": _AMD, "intel": _INTEL, "other": _OTHER, "nvidia": _NVIDIA}
-    return next((vendor for vendor, parts in said.items() if any(part in text for part in parts)), "")
+    said = _NAMES.vendors.items()
+    return next((vendor for vendor, parts in said if any(part in text for part in parts)), "")
 
 
 _OTHERS_FILES = pattern_of(r"(?i)(transformers|accelerate|deepspeed|peft|vllm|sglang)[/.][\w/.]*megatron")

@@ -1,4 +1,4 @@
-"""What memory is for, by the call stack that allocated it: one table of frames, and the rule to apply it.
+"""What memory is for, by the call stack that allocated it: frames of categories.yaml, and how they are read.
 
 The innermost frame that the table knows decides, since the call nearest to the allocation knows best: an
 optimizer step with a closure contains a forward, and what that allocates are activations.
@@ -10,10 +10,13 @@ import re
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import numpy as np
 
+from perfdoc.kept import table
 from perfdoc.records import dataclass
 from perfdoc.traces.memory.model import MemoryFrame, MemorySnapshot
 from perfdoc.traces.table import I64, Bool
@@ -45,66 +48,14 @@ class Use(IntEnum):
     """megatron-core's contiguous buffers: of parameters and of gradients, allocated by one function."""
 
 
-_RULES: tuple[tuple[Use, str, str], ...] = (
-    # C++: these frames have no line numbers, and paths without folders.
-    (Use.GRADIENTS, "", r"(?:\w+ )?torch::autograd::(?:\(anonymous namespace\)::)?AccumulateGrad"),
-    (Use.COMMUNICATION, "", r"(?:\w+ )?c10d::"),
-    (Use.BACKWARD, "", r"torch::autograd::(?:python::Python)?Engine::"),
-    # Communication: memory that exists to be sent or received.
-    (Use.COMMUNICATION, r"megatron/core/pipeline_parallel/(?:p2p|bridge)_communicat", ""),
-    (Use.COMMUNICATION, r"megatron/core/utils\.py$", r"(?:GlobalMemoryBuffer\.)?get_tensor$"),
-    (Use.COMMUNICATION, r"megatron/core/nccl_allocator\.py$", ""),
-    (Use.COMMUNICATION, r"megatron_fsdp/param_and_grad_buffer\.py$", r"(?:\w+\.)*allocate"),
-    (
-        Use.COMMUNICATION,
-        r"torch/distributed/fsdp/_fully_shard/_fsdp_(?:collectives|param|param_group)\.py$",
-        "",
-    ),
-    (Use.COMMUNICATION, r"torch/distributed/fsdp/_flat_param\.py$", r".*(?:unshard|alloc)"),
-    (
-        Use.COMMUNICATION,
-        r"torch/distributed/(?:distributed_c10d|_symmetric_memory|_functional_collectives)",
-        "",
-    ),
-    (Use.COMMUNICATION, r"torch/nn/parallel/distributed\.py$", r".*(?:__init__|_ddp_init|_sync_module)"),
-    (Use.COMMUNICATION, r"(?:^|/)deep_ep/", ""),
-    (Use.COMMUNICATION, r"transformer_engine/", r".*initialize_ub"),
-    # Optimizers: their state and what a step needs for itself.
-    (Use.GRADIENTS, "", r".*zero_grad(?:_buffer)?$"),
-    (Use.OPTIMIZER, r"torch/optim/(?!lr_scheduler)", ""),
-    (Use.OPTIMIZER, r"megatron/core/optimizer/", ""),
-    (Use.OPTIMIZER, r"(?:apex|transformer_engine/pytorch)/optimizers/|bitsandbytes/optim/", ""),
-    (Use.OPTIMIZER, r"torch/amp/grad_scaler\.py$|torch/nn/utils/clip_grad\.py$", ""),
-    # Parameters and buffers: making, moving and converting modules.
-    (Use.GRADIENT_BUFFER, r"megatron/core/distributed/param_and_grad_buffer\.py$", r".*__init__$"),
-    (
-        Use.PARAMETERS,
-        r"torch/nn/modules/module\.py$",
-        r"(?:Module\.)?(?:_apply|to|cuda|to_empty|half|float|bfloat16)\b",
-    ),
-    (Use.PARAMETERS, r"torch/nn/(?:parameter|init)\.py$", ""),
-    (
-        Use.PARAMETERS,
-        r"torch/nn/modules/|megatron/core/(?:tensor_parallel|transformer|models)/|transformer_engine/pytorch/",
-        r".*(?:__init__|reset_parameters|_initialize_affine_weight\w*)$",
-    ),
-    # Backward before forward: both may be in one stack, and functions called `backward` are of autograd.
-    (Use.GRADIENTS, r"megatron/core/distributed/finalize_model_grads\.py$", ""),
-    (Use.BACKWARD, r"torch/autograd/(?:graph|__init__)\.py$", ""),
-    (Use.BACKWARD, "", r"(?:\w+\.)?backward$"),
-    (Use.FORWARD, "", r"(?:\w+\.)?forward$"),
-    (Use.FORWARD, r"torch/nn/(?:functional\.py$|modules/)|torch/autograd/function\.py$", ""),
-    (Use.FORWARD, r"megatron/core/(?:tensor_parallel|transformer|models|fusions|ssm)/", ""),
-    (Use.FORWARD, r"transformer_engine/pytorch/|flash_attn/|/torchinductor_", ""),
-)
-"""Use; a pattern that is found in the path with forward slashes; one that the function begins with. The
-first that fits a frame counts."""
+_NAMES = SimpleNamespace(**table(Path(__file__).resolve().with_name("categories.yaml")))
 
 
 @cache
 def _compiled() -> list[tuple[Use, re.Pattern[str], re.Pattern[str]]]:
     """On first use: compiling takes longer than all that a capture without a snapshot imports of memory."""
-    return [(use, re.compile(path), re.compile(function)) for use, path, function in _RULES]
+    frames = _NAMES.frames
+    return [(Use[use.upper()], re.compile(path), re.compile(function)) for use, path, function in frames]
 
 
 def use_of_frame(frame: MemoryFrame) -> Use:
@@ -117,24 +68,15 @@ def use_of_frame(frame: MemoryFrame) -> Use:
 
 
 Tensor = Literal["loss", "attention", "optimizer", "weights", "cache", ""]
-_TENSORS: tuple[tuple[Tensor, str], ...] = (
-    ("loss", r"cross_entropy|crossentropy|nll_loss|log_softmax|lm_head|logits|output_layer|compute_loss"),
-    ("loss", r"ForCausalLMLoss|loss_utils\.py:"),
-    ("attention", r"attention|attn|(?:^|[_/])sdpa"),
-    ("optimizer", r"torch/optim/|/optimizers?/|optimizer\.py:|ops/adam|bitsandbytes/optim"),
-    ("weights", r"unshard|all_gather|_flat_param|_fsdp_collectives|partition_parameters|_allgather_params"),
-    ("cache", r"kv_?cache|cache_utils\.py:|static_?cache|dynamic_?cache"),
-)
-"""Tensor; a pattern that is found in `file: function`, whatever its case."""
 
 
 def tensor_of(frames: Sequence[MemoryFrame]) -> Tensor:
     """Which tensor a stack asks memory for, the innermost frame that tells first; empty where none does."""
     for frame in frames:
         said = f"{frame.filename[-400:]}: {frame.function[:400]}".replace("\\", "/")
-        for tensor, form in _TENSORS:
+        for tensor, form in _NAMES.tensors:
             if re.search(form, said, re.IGNORECASE):
-                return tensor
+                return tensor  # type: ignore[no-any-return]
     return ""
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.frameworks import _MARKS, Program, Vendor, program_of
+from perfdoc.analyzers.device.frameworks import _NAMES, Program, Vendor, program_of
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.assumptions import (
@@ -258,7 +258,7 @@ def test_marks_by_names(names: tuple[str, ...], tmp_path: Path) -> None:
 
 def test_marks_that_are_asked_for_are_given() -> None:
     """By their texts: what a rule or `Program` looks for among the marks is one that a program can have."""
-    known, asked = {*_MARKS, "megatron", "hidden", "steps"}, set[str]()
+    known, asked = {*_NAMES.marks, "megatron", "hidden", "steps"}, set[str]()
     for room in ("analyzers", "rules"):
         for file in (Path(__file__).parents[2] / room).rglob("*.py"):
             text = file.read_text()
