@@ -183,7 +183,9 @@ def _in_range(
     trace, idle_ns = view.trace, spot.end_ns - spot.start_ns
     some = idle_ns - round(_ALL * idle_ns)
     steps = np.concatenate([EMPTY.start_ns, *(of for _, of in view.known.steps)])
-    gloo = said_by_names(trace.strings, trace.ranges.name, lambda name: name.startswith("gloo:"), False)
+    gloo = said_by_names(
+        trace.strings, trace.ranges.name, lambda name: name.startswith("gloo:"), False, trace.alike
+    )
     gloo &= among(trace.ranges.thread, trace.threads_of(view.device.process))
     for table in (trace.ranges, trace.python_calls, trace.operators) if thread >= 0 else ():
         of = table.thread == thread

@@ -69,10 +69,9 @@ def evaluate(case: Case) -> Verdict:
 
 def _far(rank: RankMeasurement) -> list[OperatorEfficiency]:
     """Not those whose sizes say why (PD410)."""
-    operators = rank.efficiency.operators
-    known = zip(operators, odd_sizes(operators), strict=True)
-    mine = [o for o, odd in known if not odd and beyond_ns(o) > _STARTS_NS * o.calls]
-    return [o for o in mine if (o.roofline_frac or 1.0) < FAR_FRAC]
+    low = [o for o in rank.efficiency.operators if (o.roofline_frac or 1.0) < FAR_FRAC]
+    low = [o for o in low if beyond_ns(o) > _STARTS_NS * o.calls]
+    return [o for o, odd in zip(low, odd_sizes(low), strict=True) if not odd]
 
 
 def _far_ns(rank: RankMeasurement) -> int:

@@ -19,7 +19,7 @@ from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.records import dataclass
 from perfdoc.simulator.engine.graph import I8, I64, NONE, EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.replay.host_tasks import HostTasks, host_tasks
-from perfdoc.traces.table import distinct
+from perfdoc.traces.table import at_percent, distinct, median
 
 NO_RELEASE = np.iinfo(np.int64).min
 EVERY = np.iinfo(np.int64).max
@@ -205,12 +205,12 @@ def _held_by_call(launch: _Link, until_ns: I64, free_ns: I64, start: I64) -> tup
     free, begins = free_ns[launch.target[one]], start[launch.target[one]]
     called, until = launch.ready_ns[one], until_ns[one]
     at_once = (called >= free) & (begins - called <= LAUNCH_LATENCY_MAX_NS)
-    takes = int(np.median(begins[at_once] - called[at_once])) if at_once.any() else 0
+    takes = int(median(begins[at_once] - called[at_once])) if at_once.any() else 0
     near = free >= begins - LAUNCH_LATENCY_MAX_NS
     gaps = (begins - free)[near]
     queued = gaps[np.maximum(called + LAUNCH_LATENCY_MAX_NS, until)[near] <= free[near]]
     queued = queued if len(queued) else gaps.min(initial=QUEUED_NS, keepdims=True).clip(0)
-    usual, most = np.quantile(queued, (0.5, 0.9)).astype(np.int64).tolist()
+    usual, most = at_percent(queued, (50, 90)).astype(np.int64).tolist()
     held = (free < begins - most) & ((until > free) | (called + takes > free + usual))
     return one[held], usual
 

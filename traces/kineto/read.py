@@ -38,7 +38,6 @@ from perfdoc.traces.kineto.devices import (
 from perfdoc.traces.kineto.document import read_events
 from perfdoc.traces.kineto.limits import capabilities, notes, off_scale, recorded
 from perfdoc.traces.kineto.rows import EventRows
-from perfdoc.traces.kineto.values import EXTERNAL_DECODERS
 from perfdoc.traces.lengths import mended
 from perfdoc.traces.memory import MAX_BYTES
 from perfdoc.traces.model import (
@@ -212,6 +211,8 @@ def read_kineto(path: Path) -> Trace:
     facts, rows = read_events(path, lambda: EventRows(path))
     rows.settle()
     if _links_by_external_id(rows):
+        from perfdoc.traces.kineto.external import EXTERNAL_DECODERS  # few files are so
+
         facts, rows = read_events(path, lambda: EventRows(path, EXTERNAL_DECODERS))
     other = writer_of((*rows.process_names, *rows.unknown))
     if other and (other[0] in NAMES_KERNELS or not len(rows.kernels)):

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard, TypeVar
 import msgspec
 
 from perfdoc.patterns import pattern_of
-from perfdoc.traces.kineto.names import CALLS, COPIES, KERNELS, OPERATORS
+from perfdoc.traces.kineto.names import CALLS, OPERATORS
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.unpack import RECAPTURE
 from perfdoc.traces.model import UNKNOWN, CopyKind, SyncKind
@@ -289,15 +289,6 @@ _CallArgs = msgspec.defstruct("CallArgs", [("correlation", Any, None)])
 DECODERS: dict[str | None, msgspec.json.Decoder[Any]] = dict.fromkeys(OPERATORS, msgspec.json.Decoder(Inputs))
 DECODERS |= dict.fromkeys(CALLS, msgspec.json.Decoder(_CallArgs))
 """By category with few arguments that are read, in half the time of all; others may hold what cannot be."""
-
-
-class _ByExternalId(Args, gc=False):
-    correlation: Any = msgspec.field(name="External id", default=None)
-    external: Any = msgspec.field(name="correlation", default=None)
-
-
-EXTERNAL_DECODERS = DECODERS | dict.fromkeys((*CALLS, *KERNELS, *COPIES), msgspec.json.Decoder(_ByExternalId))
-"""Of a file whose calls and kernels share no correlation id but an external one (Kineto over roctracer)."""
 MEMORY_ARGS = msgspec.json.Decoder(MemoryArgs)
 THREAD_NAME_ARGS = msgspec.json.Decoder(ThreadNameArgs)
 
