@@ -254,8 +254,7 @@ _OUTSIDE_FRAC = 0.2
 def outside_of(ranks: Sequence[Rank]) -> Window | None:
     """The window beside whose step the device idles least; None where that is little on some rank."""
     least = min((r.window for r in ranks), key=lambda w: w.outside_ns / max(w.duration_ns + w.outside_ns, 1))
-    much = least.outside_ns > _OUTSIDE_FRAC * (least.duration_ns + least.outside_ns)
-    return least if much else None
+    return least if least.outside_ns > _OUTSIDE_FRAC * (least.duration_ns + least.outside_ns) else None
 
 
 def longest_step_ns(ranks: Iterable[Rank]) -> float:

@@ -57,8 +57,7 @@ def with_outside(
     end = min(int(ranges.end_ns[-1]), int(activity.start_ns[later].min(initial=_NEVER)))
     rows = of_process(trace, known.data, trace.devices[activity.device].process)
     loads = union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
-    parts = [(begin, window.start_ns), (window.end_ns, end)]
-    parts = [(a, b) for a, b in parts if a < b]
+    parts = [(a, b) for a, b in ((begin, window.start_ns), (window.end_ns, end)) if a < b]
     return replace(
         window,
         outside_ns=sum(b - a for a, b in parts),

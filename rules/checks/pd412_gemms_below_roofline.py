@@ -33,8 +33,7 @@ _AT_BEST = "these GEMMs at the share of the roofline that the best one reaches"
 
 def evaluate(case: Case) -> Verdict:
     """Fires where GEMMs take `MIN_FRAC` of the window more than at the share of the roofline that the best of
-    them reaches, or where long calls of any operator are far below the roofline, as much as `FAR_MIN_FRAC`.
-    """
+    them reaches, or where operators far below the roofline lose as much as `FAR_MIN_FRAC`."""
     share, evidence = time_share(case, "beyond the rate of the best GEMM", _beyond_best_ns)
     far_share, far_evidence = time_share(case, "beyond the roofline, of operators far below it", _far_ns)
     if far_share >= max(FAR_MIN_FRAC, share):

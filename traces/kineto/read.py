@@ -196,11 +196,6 @@ _NO_STACKS = "the capture has no Python stacks: record with torch.profiler.profi
 _NO_SHAPES = "the capture has no operator shapes: record with torch.profiler.profile(record_shapes=True)"
 
 
-def _links_by_external_id(rows: EventRows) -> bool:
-    ids = (table.columns()["correlation"] for table in (rows.kernels, rows.api_calls))
-    return rows.may_link and all(np.all(column == UNKNOWN) for column in ids)
-
-
 def read_kineto(path: Path) -> Trace:
     """Read one PyTorch profiler trace.
 
@@ -210,7 +205,8 @@ def read_kineto(path: Path) -> Trace:
     """
     facts, rows = read_events(path, lambda: EventRows(path))
     rows.settle()
-    if _links_by_external_id(rows):
+    unlinked = ((t.columns()["correlation"] == UNKNOWN).all() for t in (rows.kernels, rows.api_calls))
+    if rows.may_link and all(unlinked):
         from perfdoc.traces.kineto.external import EXTERNAL_DECODERS  # few files are so
 
         facts, rows = read_events(path, lambda: EventRows(path, EXTERNAL_DECODERS))
