@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -162,6 +162,8 @@ def measure_trace(
     stage(f"measuring {len(trace.kernels):,} kernels", _READ_FRAC)
     marks = marked_ranks(trace)
     trace = with_marked_ranks(trace, marks)
+    if facts is not None and (name := facts.gpu_name):
+        trace = replace(trace, devices=[replace(d, gpu_name=d.gpu_name or name) for d in trace.devices])
     on_cpu = {process for process, mark in marks.items() if mark.device == "cpu"}
     launches = find_launches(trace)
     kinds = told_by_launch(trace, classify_kernels(trace, comm_kernel), launches)

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from perfdoc.profiling.flops import check_shape
+from perfdoc.profiling.gpus import gpu_model
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.traces.job_facts import JobFacts, derived_sizes
 from perfdoc.traces.known_models import known_models, model_named
@@ -83,6 +84,14 @@ def _peak(value: Any) -> float:
     return peak
 
 
+def _gpu(value: Any) -> str:
+    name = str(value).replace("_", " ")
+    known = next((n for n in (name, f"Instinct {name}") if gpu_model(n) is not None), None)
+    if known is None:
+        raise ValueError("is no GPU that perfdoc knows, such as H100, B200 or MI300X")
+    return known
+
+
 def _tera(value: Any) -> float:
     return _peak(_positive(value) * 1e12)
 
@@ -106,6 +115,7 @@ _JOB: Mapping[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = MappingProxyT
         "recompute": (_recompute, ("recompute_granularity",)),
         "flops_per_step": (_operations, ()),
         "peak_flops_per_second": (_peak, ("peak_tflops",)),
+        "gpu_name": (_gpu, ()),
     }
 )
 """Field of JobFacts → (reader of its value, other names)."""

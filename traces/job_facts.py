@@ -119,6 +119,8 @@ class JobFacts:
     peak_source: str | None = None
     peak_kind: PeakKind | None = None
     """Of a peak that run.json says."""
+    gpu_name: str | None = None
+    """Of devices that their capture does not name."""
     measured_ceilings: MeasuredCeilings | None = None
     """What `perfdoc run` measured before training."""
     torch_version: str | None = None

@@ -93,6 +93,8 @@ def test_a_file_that_leaves_experts_open_describes_no_dense_model(
         (["model=mixtral-8x7b", "moe_layers=100"], "more than layers=32"),
         (["model=llama3-8b", "kv_lora_rank=512"], "give qk_head_dim"),
         (["peak_tflops=1e9"], "of one device"),
+        (["gpu_name=H999"], "no GPU that perfdoc knows"),
+        (["gpu=H100"], "did you mean gpus?"),
         (["model=llama3-8"], "did you mean llama3-8b?"),
         (["world_size=8", "tp=3", "cp=1", "pp=1"], "does not divide"),
         (["world_size=8", "tp=2", "cp=1", "pp=1", "dp=2"], "contradicts"),
