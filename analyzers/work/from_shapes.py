@@ -143,6 +143,8 @@ def work_from_shapes(view: DeviceView, rows: I64) -> KernelWork:
     np.minimum.at(best, found.call, rank)
     does = (rank < _NO_RANK) & (rank == best[found.call])
     does &= ~_composite(found, operators, group, does)
+    if not does.any():
+        return KernelWork.unknown(len(rows), "the inputs of no operator with a formula determine its work")
     kernels, call, group = found.kernels[does], found.call[does], group[does]
     return share_calls(
         rows,

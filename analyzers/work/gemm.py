@@ -134,28 +134,41 @@ def _groups(x: Inputs, *, offsets: int, out_dtype: int, default: bool) -> Operat
     )
 
 
+def _quantised(x: Inputs, first: int = 0) -> OperatorWork | None:
+    """8-bit [m, k] and its weights, to 16 bits. Libraries differ in whether these are [k, n] or [n, k]."""
+    found = x.tensors(first, first + 1)
+    if [(len(t.shape), t.width) for t in found] != [(2, 1), (2, 1)]:
+        return None
+    a, b = found
+    m, k = a.shape
+    n = b.elements // k if k in b.shape and k else 0
+    return product_work(m, n, k, a, read=bytes_of(a, b), out_width=2, added=False) if n else None
+
+
+def _experts(x: Inputs) -> OperatorWork | None:
+    """fused_experts(tokens [m, h], w1 [experts, i or 2 i, h], w2 [experts, h, i], weights [m, k], …): both
+    products for the k experts of every token. Even routing reaches experts x (1 - (1 - k / experts)^m) of
+    them, whose weights are read."""
+    found, rest = x.tensors(0, 1, 2, 3), x.tensors(*range(5, x.count))
+    if [len(t.shape) for t in found] != [2, 3, 3, 2]:
+        return None
+    a, w1, w2, chosen = found
+    (m, h), (experts, up, _), i, k = a.shape, w1.shape, w2.shape[2], chosen.shape[1]
+    # Weights of 4 bits share bytes: their shapes are not those of the products. Where a map says which
+    # experts are here, most tokens go elsewhere.
+    fits = w1.shape[2] == h and w2.shape[:2] == (experts, h) and up in (i, 2 * i) and chosen.shape[0] == m
+    if not fits or not 0 < k <= experts or any(len(t.shape) == 1 and t.dtype == "unknown" for t in rest):
+        return None
+    weights = bytes_of(w1, w2)
+    return OperatorWork(
+        flops=2 * m * k * h * (up + i),
+        bytes=total_bytes((bytes_of(a, a), weights and round(weights * (1 - (1 - k / experts) ** m)))),
+        dtype=w1.dtype if w1.dtype == "fp8" else a.dtype,
+        kind="grouped_gemm",
+    )
+
+
 def _outputs(
-    x: Tensor, w: Tensor, padding: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
-) -> Shape | None:
-    """[N, Cout, ...] of a plain convolution."""
-    axes = len(x.shape) - 2
-    if axes < 1 or len(w.shape) != len(x.shape):
-        return None
-    padding, stride, dilation = (_each(v, axes) for v in (padding, stride, dilation))
-    if not (len(padding) == len(stride) == len(dilation) == axes) or min(stride) < 1:
-        return None
-    sizes = [
-        (n + 2 * p - d * (k - 1) - 1) // s + 1
-        for n, k, p, s, d in zip(x.shape[2:], w.shape[2:], padding, stride, dilation, strict=True)
-    ]
-    return (x.shape[0], w.shape[0], *sizes) if min(sizes) >= 0 else None
-
-
-def _each(value: Sequence[int], axes: int) -> Sequence[int]:
-    return tuple(value) * axes if len(value) == 1 else value
-
-
-def _spread(
     x: Tensor,
     w: Tensor,
     padding: Sequence[int],
@@ -163,20 +176,21 @@ def _spread(
     dilation: Sequence[int],
     *more: Sequence[int],
 ) -> Shape | None:
-    """[N, Cout, ...] of a transposed one: weights are [Cin, Cout over groups, ...]. more: padding of the
-    output, and groups."""
+    """[N, Cout, ...]. more, of a transposed one, whose weights are [Cin, Cout over groups, ...]: padding of
+    the output, and groups."""
     axes = len(x.shape) - 2
-    outer, groups = more
-    if axes < 1 or len(w.shape) != len(x.shape):
+    outer, groups = more or ((0,), (1,))
+    each = [tuple(v) * axes if len(v) == 1 else v for v in (padding, stride, dilation, outer)]
+    if axes < 1 or len(w.shape) != len(x.shape) or any(len(v) != axes for v in (*each, tuple(groups) * axes)):
         return None
-    each = [_each(v, axes) for v in (padding, stride, dilation, outer)]
-    if any(len(v) != axes for v in each) or len(groups) != 1:
+    if min(each[1]) < 1:
         return None
     sizes = [
-        (n - 1) * s - 2 * p + d * (k - 1) + o + 1
+        (n - 1) * s - 2 * p + d * (k - 1) + o + 1 if more else (n + 2 * p - d * (k - 1) - 1) // s + 1
         for n, k, p, s, d, o in zip(x.shape[2:], w.shape[2:], *each, strict=True)
     ]
-    return (x.shape[0], w.shape[1] * groups[0], *sizes) if min(sizes) >= 0 else None
+    channels = w.shape[1] * groups[0] if more else w.shape[0]
+    return (x.shape[0], channels, *sizes) if min(sizes) >= 0 else None
 
 
 def _forward(
@@ -191,7 +205,7 @@ def _forward(
         settings = [x.integers(i) for i in (padding, stride, dilation, *(more if spreads else ()))]
         if given is None or w is None or spreads is None or any(s is None for s in settings):
             return None
-        out = (_spread if spreads else _outputs)(given, w, *(s for s in settings if s is not None))
+        out = _outputs(given, w, *(s for s in settings if s is not None))
         if out is None:
             return None
         added = x.tensor(bias) if bias is not None else None
@@ -233,7 +247,12 @@ FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(("aten::mm", "aten::_int_mm", "aten::bmm"), partial(_batched, first=0)),
     **dict.fromkeys(("aten::addmm", "aten::addmm_", "aten::_addmm_activation"), _ADDED),
     **dict.fromkeys(("aten::baddbmm", "aten::baddbmm_"), _ADDED),
-    "aten::linear": _linear,
+    **dict.fromkeys(("aten::linear", "aiter::gemm_a16w16", "vllm::rocm_unquantized_gemm"), _linear),
+    **{f"aiter::gemm_a8w8{kind}": _quantised for kind in ("", "_CK", "_bpreshuffle", "_blockscale")},
+    **{f"sgl_kernel::{kind}_scaled_mm": _quantised for kind in ("fp8", "int8", "fp8_blockwise")},
+    "_C::cutlass_scaled_mm": partial(_quantised, first=1),
+    **{f"{who}::{out}place_fused_experts": _experts for who in ("vllm", "sglang") for out in ("in", "out")},
+    **dict.fromkeys(("vllm::rocm_aiter_fused_moe", "aiter::fused_moe_"), _experts),
     "aten::_scaled_mm": _scaled,
     "aten::_grouped_mm": partial(_groups, offsets=2, out_dtype=4, default=True),
     "aten::_scaled_grouped_mm": partial(_groups, offsets=4, out_dtype=7, default=False),

@@ -160,11 +160,11 @@ class Inputs:
         return found if math.isfinite(found) else None
 
     def integers(self, position: int) -> tuple[int, ...] | None:
-        """A list of whole numbers (`[1, 1]`), or a lone one (`1`); None unknown."""
+        """A list of whole numbers (`[1, 1]`, `(1,1)`), or a lone one (`1`); None unknown."""
         text = self.value(position).strip()
         if _INTEGER.fullmatch(text):
             return (int(text),)
-        if not (text.startswith("[") and text.endswith("]")) or len(text) > 400:
+        if text[:1] + text[-1:] not in ("[]", "()") or len(text) > 400:
             return None
         parts = [p.strip() for p in text[1:-1].split(",")] if text[1:-1].strip() else []
         return tuple(int(p) for p in parts) if all(_INTEGER.fullmatch(p) for p in parts) else None

@@ -102,10 +102,16 @@ def _dropout(x: Inputs) -> OperatorWork | None:
     return moves("elementwise", 2 * given.elements, given, [given], written)
 
 
-def _copy(x: Inputs) -> OperatorWork | None:
-    """copy_(to, from)."""
-    to, source = x.tensor(0), x.tensor(1)
-    return None if to is None or source is None else moves("copy", 0, None, [source], [to])
+def _to_first(kind: Kind, each: int) -> Formula:
+    """(to, from, …), such as copy_; silu_and_mul takes what is twice as wide."""
+
+    def work(x: Inputs) -> OperatorWork | None:
+        to, source = x.tensor(0), x.tensor(1)
+        if to is None or source is None:
+            return None
+        return moves(kind, each * to.elements, source if each else None, [source], [to])
+
+    return work
 
 
 def _fill(x: Inputs) -> OperatorWork | None:
@@ -275,7 +281,7 @@ FORMULAS: Mapping[str, Formula] = MappingProxyType(
         "aten::cumsum": _arithmetic(1),
         "aten::native_dropout": _dropout,
         "aten::native_dropout_backward": _arithmetic(2),
-        "aten::copy_": _copy,
+        "aten::copy_": _to_first("copy", 0),
         "aten::fill_": _fill,
         "aten::zero_": _fill,
         **{f"aten::{n}": _reduced(1, 1) for n in ("sum", "mean", "amax", "amin", "argmax", "argmin")},
@@ -287,6 +293,13 @@ FORMULAS: Mapping[str, Formula] = MappingProxyType(
         "aten::native_layer_norm_backward": _Norm(9, (0, 1, 5), (1, 5, 6)).backward,
         "aten::_fused_rms_norm": _Norm(4, (0, 2), (0,), _rows(2, 2)).forward,
         "aten::_fused_rms_norm_backward": _rms_norm_backward,
+        # Of vLLM, SGLang and aiter: (out, x, weight, eps); (out, x, residual, sum, weight, eps); in place
+        **{f"{n}norm": _Norm(4, (1, 2), (0,)).forward for n in ("_C::rms_", "sgl_kernel::rms", "aiter::rms")},
+        "aiter::add_rmsnorm": _Norm(5, (1, 2, 4), (0, 3)).forward,
+        "aiter::rmsnorm2d_fwd_with_add_ck": _Norm(5, (1, 2, 4), (0, 3)).forward,
+        "_C::fused_add_rms_norm": _Norm(5, (0, 1, 2), (0, 1)).forward,
+        "sgl_kernel::fused_add_rmsnorm": _Norm(5, (0, 1, 2), (0, 1)).forward,
+        **dict.fromkeys(("_C::silu_and_mul", "sgl_kernel::silu_and_mul"), _to_first("elementwise", 5)),
         # (x, weight, bias, N, C, HxW, group, eps); (dy, x, mean, rstd, weight, …)
         "aten::native_group_norm": _Norm(5, (0, 1, 2), (0,), _groups).forward,
         "aten::native_group_norm_backward": _Norm(9, (0, 1, 4), (1, 4, 4)).backward,

@@ -281,6 +281,10 @@ def test_convolution() -> None:
     values = ["", "", "[0]", "[1]", "[1]", "4", "False", "False", "True"]
     found = figures("cudnn_convolution", [[1, 4, 5], [4, 1, 3], *[[]] * 7], same(2, FP32, 7), values)
     assert found[:2] == (2 * 12 * 3, 4 * (20 + 12 + 12))
+    # Lists may stand in parentheses, and inputs after the weights have no entry.
+    values = ["", "", "", "(1,1)", "(2, 2)", "(2,2)", "False", "(0,0)", "1"]
+    found = figures("convolution", [[1, 4, 5, 5], [6, 4, 3, 3]], ["Float", "Float"], values)
+    assert found == (2 * 6 * 25 * 36, 4 * (100 + 216 + 150), "fp32", "convolution")
 
 
 def test_transposed_convolution() -> None:
@@ -366,3 +370,56 @@ def test_no_inputs_make_a_formula_fail(name: str, shapes: list[list[int]], value
     if found is not None:
         assert (found.flops or 0) >= 0
         assert (found.bytes or 0) >= 0
+
+
+def test_fused_experts() -> None:
+    """4 tokens of 16 to 2 of 8 experts, gated 32 -> 2 x 24: 2 x 8 (up and gate 48 x 16, down 24 x 16).
+    Even routing reaches 8 (1 - (3/4)^4) = 5.46875 of the experts, each 2 (48 x 16 + 16 x 24) bytes."""
+    dims = [[4, 16], [8, 48, 16], [8, 16, 24], [4, 2], [4, 2]]
+    types = [*same(3), FP32, "int"]
+    flops, moved = 2 * 8 * 16 * (48 + 24), round(5.46875 * 2304) + 2 * 2 * 64
+    for name in ("vllm::outplace_fused_experts", "vllm::rocm_aiter_fused_moe", "aiter::fused_moe_"):
+        assert figures(name, dims, types) == (flops, moved, "bf16", "grouped_gemm")
+    in_8_bits = figures("sglang::inplace_fused_experts", dims, [BF16, FP8, FP8, FP32, "int"])
+    assert in_8_bits == (flops, round(5.46875 * 1152) + 256, "fp8", "grouped_gemm")
+    # A map of experts that are elsewhere; weights of 4 bits, two to a byte; other inputs.
+    assert work("vllm::rocm_aiter_fused_moe", [*dims, [16]], [*types, "int"]) is None
+    packed = [[4, 16], [8, 48, 8], [8, 16, 12], *dims[3:]]
+    assert work("vllm::outplace_fused_experts", packed, [BF16, INT8, INT8, FP32, "int"]) is None
+    assert work("vllm::outplace_fused_experts", [[4, 16], [4, 8]], same(2)) is None
+
+
+def test_products_of_serving_libraries() -> None:
+    """3 x 16 by 16 x 5 in 8 bits, to 16: weights are [5, 16] or [16, 5]."""
+    of_8_bits = (2 * 3 * 16 * 5, 48 + 80 + 2 * 15, "fp8", "gemm")
+    assert figures("aiter::gemm_a8w8_blockscale", [[3, 16], [5, 16]], same(2, FP8)) == of_8_bits
+    assert figures("sgl_kernel::fp8_scaled_mm", [[3, 16], [16, 5]], same(2, FP8)) == of_8_bits
+    out_first = [BF16, FP8, FP8]
+    assert figures("_C::cutlass_scaled_mm", [[3, 5], [3, 16], [16, 5]], out_first) == of_8_bits
+    assert work("aiter::gemm_a8w8", [[3, 16], [5, 8]], same(2, INT8)) is None
+    dims = [[3, 16], [5, 16], [], []]
+    assert figures("aiter::gemm_a16w16", dims, [*same(2), "", "Scalar"])[:2] == (480, 2 * (48 + 80 + 15))
+
+
+def test_norms_and_gates_of_serving_libraries() -> None:
+    """2 rows of 8 in 16 bits: 32 bytes a tensor, weights 16."""
+    row, weight = [2, 8], [8]
+    assert figures("_C::rms_norm", [row, row, weight], same(3))[:2] == (4 * 16, 2 * 32 + 16)
+    assert figures("aiter::add_rmsnorm", [row] * 4 + [weight], same(5))[:2] == (5 * 16, 4 * 32 + 16)
+    assert figures("_C::fused_add_rms_norm", [row, row, weight], same(3))[:2] == (80, 4 * 32 + 16)
+    assert figures("sgl_kernel::silu_and_mul", [row, [2, 16]], same(2))[:2] == (5 * 16, 32 + 64)
+
+
+def test_attention_of_aiter_and_flash_attention_3() -> None:
+    """As flash-attn's: 2 x 8 x 64 scores of 32, half with a mask; five products in the backward."""
+    dims, types = [BSHD, BSHD, BSHD, *[[]] * 8], same(3, scalars=8)
+    values = ["", "", "", "0.", "0.25", "False", "-1", "-1", "True", "False", "2"]
+    assert figures("aiter::fmha_v3_fwd", dims, types, values)[:2] == (2 * 8 * 64 * 32, 8192)
+    dims, types = [BSHD] * 5 + [[2, 4, 8]] + [[]] * 5, [*same(5), FP32, *["Scalar"] * 5]
+    values = [*[""] * 6, "0.", "0.25", "True", "-1", "-1"]
+    assert figures("aiter::mha_bwd", dims, types, values)[0] == 8 * 64 * 80
+    dims, types = [BSHD, BSHD, BSHD, *[[]] * 24], [*same(3), *[""] * 20, *["Scalar"] * 4]
+    values = [*[""] * 23, "0.25", "True", "-1", "-1"]
+    assert figures("flash_attn_3::fwd", dims, types, values)[0] == 8 * 64 * 32
+    types[3], dims[3] = BF16, BSHD  # keys that join a cache
+    assert work("flash_attn_3::fwd", dims, types, values) is None
