@@ -74,7 +74,7 @@ def _why_missing(gpu_name: str | None, model: GpuModel | None, measured: Measure
     if measured is not None:
         return "; ".join(f"{what}: {why}" for what, why in measured.missing.items())
     if gpu_name is None:
-        return "the captures do not name the device; --set gpu_name=H100 does"
+        return "the captures do not name the device"
     if gpu_name == CPU:
         return "a CPU has no data sheet's peak, and none was measured before the run"
     if model is not None:
