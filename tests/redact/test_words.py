@@ -19,7 +19,7 @@ from perfdoc.profiling import vocabulary
 from perfdoc.profiling.distributed.collective_name import DIMENSIONS, OPERATIONS
 from perfdoc.profiling.marks import format_group_mark, parse_group_mark
 from perfdoc.redact.copying import redact
-from perfdoc.redact.nsys import CALL_NAMES, KERNEL_NAMES, RANGE_NAMES, TEXTS
+from perfdoc.redact.nsys import COLUMNS
 from perfdoc.redact.texts import Names, gpu_name, known_words
 from tests.captures.kineto import write_kineto
 from tests.planted.capture import capture_timeline, write_capture
@@ -254,7 +254,7 @@ def export(tmp_path: Path) -> Path:
     everything = [*PLACES, *WORDS]
     with sqlite3.connect(path) as db:
         tables = {r[0] for r in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        for table, columns in TEXTS.items():
+        for table, columns in COLUMNS.texts.items():
             if table not in tables:
                 db.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
             there = {r[1] for r in db.execute(f"PRAGMA table_info({table})")}
@@ -262,7 +262,11 @@ def export(tmp_path: Path) -> Path:
                 for secret in everything:
                     _insert(db, table, {column: secret})
         for number, (references, secrets) in enumerate(
-            ((KERNEL_NAMES, [*PLACES]), (CALL_NAMES, everything), (RANGE_NAMES, everything))
+            (
+                (COLUMNS.kernel_names, [*PLACES]),
+                (COLUMNS.call_names, everything),
+                (COLUMNS.range_names, everything),
+            )
         ):
             for i, secret in enumerate(secrets):
                 key = 1_000_000 + 1000 * number + i

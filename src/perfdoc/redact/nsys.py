@@ -1,7 +1,7 @@
 """A shareable copy of a Nsight Systems SQLite export: the tables and columns that perfdoc reads.
 
 The copy is a new database: nothing of the old file's pages can be in it. It holds the tables and columns that
-perfdoc reads, whole numbers as they are and every text made anew.
+perfdoc reads (nsys.yaml), whole numbers as they are and every text made anew.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
+from types import SimpleNamespace
 from typing import Any
 
+from perfdoc.kept import table as read_table
 from perfdoc.records import dataclass
 from perfdoc.redact.texts import CLEANERS, Fields, Names, clean_blob, known_fields
 from perfdoc.results.figures import plural
@@ -19,92 +20,9 @@ from perfdoc.traces import TraceError
 from perfdoc.traces.nsys.source import SqliteSource, text_of
 from perfdoc.traces.nsys.sqlite_file import SqliteFile
 
-_TIMES = ("start", "end")
-_ON_DEVICE = (*_TIMES, "deviceId", "contextId", "streamId", "correlationId", "globalPid")
-
-NUMBERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "CUPTI_ACTIVITY_KIND_KERNEL": (
-            *_ON_DEVICE,
-            *("demangledName", "shortName", "graphNodeId", "registersPerThread"),
-            *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
-            *("staticSharedMemory", "dynamicSharedMemory"),
-        ),
-        "CUPTI_ACTIVITY_KIND_MEMCPY": (
-            *_ON_DEVICE,
-            *("bytes", "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "graphNodeId"),
-        ),
-        "CUPTI_ACTIVITY_KIND_MEMSET": (*_ON_DEVICE, "bytes", "graphNodeId", "memKind"),
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (*_ON_DEVICE, "graphId", "graphExecId"),
-        "CUPTI_ACTIVITY_KIND_RUNTIME": (
-            *(*_TIMES, "eventClass", "globalTid", "correlationId", "nameId", "returnValue"),
-        ),
-        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (
-            *(*_ON_DEVICE, "syncType", "deprecatedSyncType", "eventId", "eventSyncId"),
-        ),
-        "CUPTI_ACTIVITY_KIND_CUDA_EVENT": (
-            *("timestamp", "deviceId", "contextId", "streamId", "correlationId", "globalPid"),
-            *("eventId", "eventSyncId"),
-        ),
-        "NVTX_EVENTS": (
-            *(*_TIMES, "eventType", "rangeId", "category", "color", "globalTid", "endGlobalTid", "textId"),
-            "domainId",
-        ),
-        "SCHED_EVENTS": ("start", "isSchedIn", "globalTid"),
-        "OSRT_API": (*_TIMES, "globalTid", "nameId"),
-        "NVTX_PAYLOAD_SCHEMA_ENTRIES": ("domainId", "schemaId", "idx", "type", "offset"),
-        "ThreadNames": ("nameId", "priority", "globalTid"),
-        "TARGET_INFO_GPU": (
-            *("id", "isDiscrete", "l2CacheSize", "totalMemory", "memoryBandwidth", "clockRate", "smCount"),
-            *("cuDevice", "computeMajor", "computeMinor", "smMajor", "smMinor"),
-        ),
-        "TARGET_INFO_CUDA_DEVICE": ("gpuId", "cudaId", "pid", "numMultiprocessors"),
-        "TARGET_INFO_SESSION_START_TIME": ("utcEpochNs",),
-        "ANALYSIS_DETAILS": ("duration", "startTime", "stopTime"),
-        "DIAGNOSTIC_EVENT": ("timestamp", "timestampType", "severity"),
-    }
-)
-"""Columns whose whole numbers are copied. Whatever else is in them is left out."""
-
-TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "NVTX_EVENTS": ("text", "jsonText", "binaryData"),
-        "NVTX_PAYLOAD_SCHEMA_ENTRIES": ("name",),
-        "TARGET_INFO_GPU": ("name", "uuid"),
-        "TARGET_INFO_CUDA_DEVICE": ("uuid",),
-        "DIAGNOSTIC_EVENT": ("text",),
-        "META_DATA_EXPORT": ("name", "value"),
-        "EXPORT_META_DATA": ("name", "value"),
-    }
-)
-"""Columns of text, each of which is made anew: see perfdoc.redact.texts."""
-
-KERNEL_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"CUPTI_ACTIVITY_KIND_KERNEL": ("demangledName", "shortName")}
-)
-"""Columns that refer to StringIds for the name of a kernel."""
-
-CALL_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",), "OSRT_API": ("nameId",)}
-)
-"""Columns that refer to StringIds for the name of a call."""
-
-RANGE_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"NVTX_EVENTS": ("textId",), "ThreadNames": ("nameId",)}
-)
-"""Columns that refer to StringIds for a name that people wrote."""
-
-OF_THREADS = ("ThreadNames", "SCHED_EVENTS", "OSRT_API")
-"""Copied of those threads alone that did something in the copy: an export lists the whole machine's."""
+COLUMNS = SimpleNamespace(**read_table(Path(__file__).resolve().with_name("nsys.yaml")))
+TABLES = tuple(dict.fromkeys((*COLUMNS.numbers, *COLUMNS.texts)))
 _THREAD = "globalTid"
-ACTIVE: Mapping[str, str] = MappingProxyType(
-    {"CUPTI_ACTIVITY_KIND_RUNTIME": "globalTid", "NVTX_EVENTS": "globalTid"}
-)
-"""Columns that say which threads did something."""
-
-TABLES = tuple(dict.fromkeys((*NUMBERS, *TEXTS)))
-
-
 _BLOB = ("NVTX_EVENTS", "binaryData")
 _MAX_INT = 2**63
 
@@ -160,8 +78,8 @@ def _present(file: SqliteFile, table: str, columns: Sequence[str]) -> list[str]:
 
 def _copy_table(export: SqliteSource, connection: sqlite3.Connection, table: str, names: Names) -> int:
     """One table, in its order. Names of tables and columns are constants of ours."""
-    numbers = _present(export, table, NUMBERS.get(table, ()))
-    texts = _present(export, table, TEXTS.get(table, ()))
+    numbers = _present(export, table, COLUMNS.numbers.get(table, ()))
+    texts = _present(export, table, COLUMNS.texts.get(table, ()))
     if not numbers and not texts:
         return 0
     columns = [*numbers, *texts]
@@ -171,8 +89,8 @@ def _copy_table(export: SqliteSource, connection: sqlite3.Connection, table: str
     fields = known_fields(export) if _BLOB[1] in texts else {}
     rows = export.scan(table, _decoded(columns))
     clean: Iterable[list[object]] = _clean_rows(rows, table, len(numbers), texts, names, fields)
-    if table in OF_THREADS and _THREAD in columns:
-        active, at = _referred(export, {t: (c,) for t, c in ACTIVE.items()}), columns.index(_THREAD)
+    if table in COLUMNS.of_threads and _THREAD in columns:
+        active, at = _referred(export, COLUMNS.active), columns.index(_THREAD)
         clean = (row for row in clean if row[at] in active)
     cursor = connection.executemany(
         f'INSERT INTO "{table}" ({listed}) VALUES ({", ".join("?" * len(columns))})', clean
@@ -220,11 +138,11 @@ def _copy_strings(file: SqliteFile, connection: sqlite3.Connection, names: Names
     """StringIds: those alone that a copied row refers to, each by the rules of what it names."""
     if not {"id", "value"} <= file.tables.get("StringIds", frozenset()):
         return 0
-    kernels, calls = _referred(file, KERNEL_NAMES), _referred(file, CALL_NAMES)
+    kernels, calls = _referred(file, COLUMNS.kernel_names), _referred(file, COLUMNS.call_names)
     # Of the copy, which holds fewer names of threads.
     ranges = {
         n
-        for table, columns in RANGE_NAMES.items()
+        for table, columns in COLUMNS.range_names.items()
         for column in _present(file, table, columns)
         for (n,) in connection.execute(f'SELECT DISTINCT "{column}" FROM "{table}"')
     }
