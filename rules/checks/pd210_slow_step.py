@@ -126,14 +126,16 @@ def _later(case: Case) -> tuple[str, float, float, float] | None:
 
 def _parted(times: I64, between: int) -> list[tuple[int, int]]:
     """(End of the first steps, begin of the last ones), these all longer than those, and so many between that
-    are no shorter than those and no longer than these: a clock falls at once, or by and by."""
+    are no shorter than those nor longer than these, and do not shrink: clocks fall at once, or by and by."""
     longest, shortest = np.maximum.accumulate(times), np.minimum.accumulate(times[::-1])[::-1]
+    half = between // 2
     return [
         (end, end + between)
         for end in range(_FEWEST, len(times) - between - _FEWEST + 1)
         if shortest[end + between] >= LATER_TIMES * longest[end - 1]
         and shortest[end] >= _ALIKE * longest[end - 1]
         and _ALIKE * longest[end + between - 1] <= shortest[end + between]
+        and _ALIKE * times[end : end + half].sum() <= times[end + between - half : end + between].sum()
     ]
 
 

@@ -288,6 +288,12 @@ def test_a_clock_that_falls_by_and_by_is_told_from_the_last_steps(
     assert found.blames.startswith("From perfdoc.step 9 on steps compute 1.5") is told
 
 
+def test_two_lengths_in_turn_are_no_clock_that_falls(tmp_path: Path) -> None:
+    """Three steps of 600 us, three of 800, and both again: the last three are as long as those before."""
+    steps = [(500 + 200 * (i // 3 % 2), 0) for i in range(12)]
+    assert "compute" not in result("PD210", case_of(tmp_path, *laid_out(steps, steps))).blames
+
+
 def test_steps_in_which_others_are_waited_for_do_not_compute_longer(tmp_path: Path) -> None:
     """One of two ranks computes longer from step 5 on; the other waits for it."""
     late = [(800, 0) if i > 4 else EVEN for i in range(9)]
