@@ -78,14 +78,16 @@ _NO_REQUESTS_NS, _A_TENTH = 50_000_000, 0.1
 
 def awaits_requests(case: Case) -> bool:
     """Whether an inference engine idles mostly in pauses that are far longer than scheduling takes: nothing
-    asks it for tokens then, and it is no slower for them."""
+    asks it for tokens then, and it is no slower for them. A pause in most steps is its own: requests last."""
     if not case.program.serves or "tensorrt" in case.program.marks:
         return False
     long_ns = 0.0
     for rank in case.ranks:
         by_step = rank.step_ledgers.leaf_ns.get("idle.host")
         if by_step is not None:
-            long_ns += float(by_step[by_step >= _NO_REQUESTS_NS].sum())
+            long = by_step[by_step >= _NO_REQUESTS_NS]
+            silent_ns = awaiting_ns(rank) + between_steps_ns(rank)
+            long_ns += min(float(long.sum()), silent_ns) if len(long) < _MOST * len(by_step) else 0.0
         elif longest_ns(case) >= max(_NO_REQUESTS_NS, _A_TENTH * rank.ledger.idle.host):
             long_ns += awaiting_ns(rank)
     return long_ns >= _MOST * sum(rank.ledger.idle.host for rank in case.ranks) > 0
