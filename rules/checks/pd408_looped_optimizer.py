@@ -94,8 +94,8 @@ def _long_update(case: Case) -> Verdict | None:
 
 
 def _update_ns(rank: RankMeasurement) -> int:
-    parts = rank.kernel_parts.parts
-    return min(sum(part.total_ns for part in parts if part.phase == "optimizer"), rank.ledger.compute)
+    own = (p for p in rank.kernel_parts.parts if p.phase == "optimizer" and p.part != "communication")
+    return min(sum(part.total_ns for part in own), rank.ledger.compute)
 
 
 def _sized_by(case: Case, gain: Gain | None) -> str:

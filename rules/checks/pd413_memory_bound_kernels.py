@@ -61,7 +61,7 @@ def evaluate(case: Case) -> Verdict:
     """Fires where runs of such kernels take `MIN_FRAC` of the window beyond the longest of each run."""
     share, evidence = time_share(case, "runs of memory-bound kernels beyond the longest of each", _fusible_ns)
     layout, of_layout = time_share(case, "conversions between NCHW and NHWC", _layout_ns)
-    if layout >= MIN_LAYOUT_FRAC:
+    if (converts := layout >= MIN_LAYOUT_FRAC) and 2 * layout >= share:
         return fires(
             action="Keep images in channels_last",
             reason="tensors are converted between NCHW and NHWC around convolutions",
@@ -79,10 +79,12 @@ def evaluate(case: Case) -> Verdict:
         reason="runs of memory-bound kernels could each be one kernel",
         evidence=[
             *evidence,
+            *(of_layout if converts else ()),
             *((f"{name}, of the window", per_cent(t)) for t, name in most),
             *map(of_roofline, worst(case, _known)[:1]),
         ],
-        remedy=f"{_COMPILE} {_LIBRARIES} Keep tensors contiguous and in one dtype: copies go then.",
+        remedy=f"{_COMPILE} {_LIBRARIES} Keep tensors contiguous and in one dtype: copies go then."
+        + f" {_CHANNELS_LAST}" * converts,
         gain=bound_of(case, _KEY, most_by_replay(case, _KEY, _fusible_ns, _ALL_FUSED, launches_go=True)),
         verify="Run again: fewer such kernels, and less of the window in them.",
         false_alarm="Kernels of one run that work on different tensors gain launches only.",
