@@ -173,21 +173,17 @@ def _link(cause: WhatIfCause, times: str) -> str:
 
 def who(cause: WhatIfCause) -> str:
     """`ranks 0 and 6`; of those without a number where they are."""
-    each, word = [str(r) for r in cause.ranks], f"rank{'' if is_one(cause) else 's'} "
     if cause.captures:
-        each, word = [*(f"rank {r}" for r in cause.ranks), *cause.captures], ""
-    named = each[:MAX_NAMED] or ["without a number"]
-    if more := len(each) - len(named):
-        named.append(f"{more} more")
-    *first, last = named
-    between = " and " if cause.captures else ", "  # those have commas of their own
-    return f"{word}{between.join(first)}{' and ' if first else ''}{last}"
+        return listed([*(f"rank {r}" for r in cause.ranks), *cause.captures])
+    each = [str(r) for r in cause.ranks] or ["without a number"]
+    return f"rank{'' if is_one(cause) else 's'} {listed(each, ', ')}"
 
 
-def listed(names: Sequence[str]) -> str:
-    """`rank 1 and rank 2`, of many the first ones."""
+def listed(names: Sequence[str], between: str = " and ") -> str:
+    """`rank 1 and rank 2`, of many the first ones; names may have commas of their own."""
     more = len(names) - MAX_NAMED
-    return " and ".join([*names[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])])
+    *first, last = [*names[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])]
+    return f"{between.join(first)}{' and ' if first else ''}{last}"
 
 
 def is_one(cause: WhatIfCause) -> bool:

@@ -68,10 +68,8 @@ def in_pauses(case: Case) -> Pausing | None:
     lost = None if gain is None else case.share_of_unit(gain.size_ms)
     if (lost or 0.0) < LEADS_FRAC:
         return None
-    at_once = _in_same_steps(
-        [r for r, name in zip(case.ranks, case.job.labels, strict=False) if name in names]
-    )
-    return Pausing(names=names, wait_frac=wait_frac, cause=hosts[0].cause, at_once=at_once)
+    they = [r for r, name in zip(case.ranks, case.job.labels, strict=False) if name in names]
+    return Pausing(names=names, wait_frac=wait_frac, cause=hosts[0].cause, at_once=_in_same_steps(they))
 
 
 def _in_same_steps(ranks: Sequence[RankMeasurement]) -> bool:
