@@ -23,8 +23,9 @@ import pytest
 
 from perfdoc.profiling.logs import Began, StepRecord
 from perfdoc.profiling.own import sinks
+from perfdoc.profiling.own.exposition import exposition, metrics
 from perfdoc.profiling.own.megatron import BridgeCallback
-from perfdoc.profiling.own.sinks import Said, chosen, exposition, guarded, metrics, opened
+from perfdoc.profiling.own.sinks import Said, chosen, guarded, opened
 from perfdoc.profiling.own.telemetry import Telemetry, of_report
 
 MS = 1_000_000
