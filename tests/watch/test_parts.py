@@ -10,8 +10,9 @@ import pytest
 
 from perfdoc.analyzers.steps.levels import clipped, joined, levels, slower
 from perfdoc.profiling.logs import StepRecord
+from perfdoc.watch.parts import alone
 from perfdoc.watch.series import job_series
-from perfdoc.watch.verdict import _part, _steady, alone, watched
+from perfdoc.watch.verdict import _part, _steady, watched
 from tests.watch.jobs import MS, Job, rank_rows
 
 
