@@ -13,8 +13,8 @@ import pytest
 
 from perfdoc.results import Diagnosis
 from perfdoc.results.diagnosis import from_json, to_json
-from perfdoc.simulator.recorded.causes import without_waits
 from perfdoc.simulator.recorded.effects import slow_ranks
+from perfdoc.simulator.recorded.experts import without_waits
 from perfdoc.simulator.recorded.meetings import with_exchanges
 from perfdoc.simulator.recorded.work import StageWork
 from tests.planted.experts import ExpertLayers
