@@ -9,7 +9,7 @@ from types import MappingProxyType
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
 from perfdoc.knobs.lint.finding import Finding, Severity, finding_at, finding_of, last_part
 from perfdoc.knobs.naming.meaning import meaning
-from perfdoc.knobs.naming.places import BRIDGE_CLASSES, placed
+from perfdoc.knobs.naming.places import PLACES, placed
 from perfdoc.knobs.naming.versions import of_other_versions
 from perfdoc.knobs.reading.entry import Entry
 from perfdoc.knobs.settings import Setting, repeated
@@ -100,7 +100,7 @@ def _dialect(setting: Setting, dialect: Dialect | None) -> Dialect | None:
 
 def _owners(path: str) -> str:
     place = path.rpartition(".")[0]
-    classes = [c for c, p in BRIDGE_CLASSES.items() if p == place and "Provider" in c]
+    classes = [c for c, p in PLACES.classes["megatron_bridge"].items() if p == place and "Provider" in c]
     if place == "PipelineOverlapCfg":
         return "PipelineOverlapCfg has it (RingExchangeOverlapCfg and BulkOverlapCfg have parts of it)"
     return f"{path} belongs to {', '.join(classes) or place}"

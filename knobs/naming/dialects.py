@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 from perfdoc.knobs.flags import version_of
 from perfdoc.knobs.knob import DIALECT_TITLES, PYTORCHS, Dialect
 from perfdoc.knobs.naming.meaning import meaning, names_of
-from perfdoc.knobs.naming.places import PERFDOC_SECTIONS, placed
+from perfdoc.knobs.naming.places import PLACES, placed
 from perfdoc.knobs.naming.versions import core_pinned, version_shown
 from perfdoc.knobs.reading.entry import Entry
 from perfdoc.knobs.values import OPAQUE, Raw
@@ -33,30 +32,6 @@ def of_manifest(entries: Sequence[Entry]) -> Iterator[Entry]:
 
 
 _OF_PATHS: tuple[Dialect, ...] = ("megatron_bridge", "nemo", "verl", "megatron_core", *PYTORCHS)
-_ANYBODYS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "torchtitan": frozenset(
-            {
-                *("training.batch_size", "training.compile", "training.seq_len", "compile.enable"),
-                *("training.global_batch_size", "optimizer.implementation", "model.converters"),
-                *("profiling.enable_profiling", "profiling.profile_freq"),
-            }
-        ),
-        "deepspeed": frozenset({"train_batch_size", "gradient_accumulation_steps"}),
-        "accelerate": frozenset({"mixed_precision", "num_processes", "num_machines"}),
-    }
-)
-"""Names that programs of any kind have, however many: they show no framework."""
-_NOT_ALONE: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "torchtitan": frozenset(
-            {"activation_checkpoint.mode", "checkpoint.async_mode", "compile.components"}
-        ),
-        "deepspeed": frozenset({"bf16.enabled", "fp16.enabled", "wall_clock_breakdown"}),
-        "accelerate": frozenset({"distributed_type"}),
-    }
-)
-"""Names that show one beside another of its names."""
 LAUNCHER = frozenset({"nproc_per_node", "nnodes"})
 """torchrun's, which stand before any program."""
 _ENOUGH_FLAGS = 2
@@ -136,21 +111,21 @@ def _score(paths: Sequence[Entry], dialect: Dialect) -> float:
 
 def _shown_by(paths: Sequence[Entry], dialect: Dialect) -> bool:
     """Whether a name is that dialect's alone; of those that share no name with ordinary programs any is."""
-    if dialect not in _ANYBODYS:  # sections such as `trainer` are anybody's, and sizes of models
+    if dialect not in PLACES.anybodys:  # sections such as `trainer` are anybody's, and sizes of models
         meanings = (meaning(entry, dialect) for entry in paths)
         return any(m.how == "exact" or (m.knob is not None and m.knob.kind != "fact") for m in meanings)
     exact = {found.path for e in paths if (found := meaning(e, dialect)).how == "exact"}
-    own = exact - _ANYBODYS[dialect]
-    return bool(own - _NOT_ALONE[dialect]) or (bool(own) and len(exact) > 1)
+    own = exact.difference(PLACES.anybodys[dialect])
+    return bool(own.difference(PLACES.not_alone[dialect])) or (bool(own) and len(exact) > 1)
 
 
 def _own_score(paths: Sequence[Entry]) -> float:
     own: Mapping[str, str] = {e.name: e.name.partition(".")[0] for e in paths if e.name.count(".") == 1}
-    special = PERFDOC_SECTIONS - {"model", "optimizer", "data"}
+    special = {*PLACES.perfdoc_sections} - {"model", "optimizer", "data"}
     return sum(
         1.0 if section in special else 0.9
         for name, section in own.items()
-        if section in PERFDOC_SECTIONS and name.partition(".")[2] in names_of("perfdoc").by_leaf
+        if section in PLACES.perfdoc_sections and name.partition(".")[2] in names_of("perfdoc").by_leaf
     )
 
 

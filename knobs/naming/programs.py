@@ -10,6 +10,7 @@ from functools import cache
 from perfdoc.knobs.knob import DIALECTS, Dialect
 from perfdoc.knobs.load import table
 from perfdoc.knobs.naming.meaning import names_of
+from perfdoc.knobs.naming.places import PLACES
 from perfdoc.knobs.reading.entry import Entry
 from perfdoc.knobs.reading.file import Syntax
 from perfdoc.knobs.values import Raw
@@ -59,18 +60,6 @@ def as_known(entries: Sequence[Entry], program: Dialect | None, shown_by: str) -
 
 
 _TRAINERS = "TrainingArguments."
-_ONLY_TRAINERS = frozenset(
-    {
-        *(
-            "per_device_train_batch_size",
-            "per_device_eval_batch_size",
-            "num_train_epochs",
-            "save_total_limit",
-        ),
-        *("evaluation_strategy", "eval_strategy", "save_strategy", "logging_steps", "gradient_checkpointing"),
-        *("model_name_or_path", "lr_scheduler_type", "overwrite_output_dir", "report_to", "dataset_name"),
-    }
-)
 _ENOUGH = 2
 
 
@@ -82,7 +71,7 @@ def _plain(entry: Entry) -> str:
 
 def _is_trainers(entries: Sequence[Entry]) -> bool:
     names = {_plain(e) for e in entries}
-    return "per_device_train_batch_size" in names or len(names & _ONLY_TRAINERS) >= _ENOUGH
+    return "per_device_train_batch_size" in names or len(names & {*PLACES.trainers}) >= _ENOUGH
 
 
 def _trainers(entries: Sequence[Entry]) -> Iterator[Entry]:
