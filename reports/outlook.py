@@ -243,7 +243,7 @@ def next_capture(diagnosis: Diagnosis) -> str:
     wanted = diagnosis.mfu.remedy if diagnosis.mfu.value is None else ""
     operators = diagnosis.analyses.kernel_efficiency.operators
     if operators and not any(r.gpu.name for r in diagnosis.ranks) and operators[0].roofline_frac is None:
-        wanted = "No GPU is named: with --set gpu_name=H100 its operators are held to its peaks."
+        wanted = "No GPU is named: --set gpu_name=H100, or dtype=bf16 peak_tflops=N, gives kernels peaks."
     return f"No loss that a known change removes was found. {wanted}".strip()
 
 

@@ -236,7 +236,9 @@ def _tile(activity: Activity, marks: Marks, no_id: Bool) -> tuple[list[Step], St
     starts = np.minimum.accumulate(starts[::-1])[::-1]
     in_last = inside & (step == last)
     later = activity.start_ns[launch >= marks.end_ns[last]]
-    in_last |= no_id & (activity.start_ns >= starts[-1]) & (activity.start_ns < later.min(initial=_NEVER))
+    # What a later step launches runs after the range has ended, wherever its call is.
+    unlinked = no_id | (launch < 0) & (activity.start_ns < marks.end_ns[last])
+    in_last |= unlinked & (activity.start_ns >= starts[-1]) & (activity.start_ns < later.min(initial=_NEVER))
     end = int(activity.end_ns[in_last].max())
     return _steps(marks, starts, np.append(starts[1:], end))
 

@@ -91,6 +91,21 @@ def test_steps_tile_the_device_time(tmp_path: Path, names: tuple[str, ...]) -> N
     assert (window.start_ns, window.end_ns) == (1000, 1160)
 
 
+def test_work_without_a_call_in_the_capture_belongs_to_the_last_step_that_it_runs_in(tmp_path: Path) -> None:
+    """Two GEMMs of the step's calls end at 300; an all-reduce from 310 to 380 lost its call. What begins once
+    the range has ended, at 600, may be of a later step."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("ProfilerStep#3", 10, 600)
+    device.kernel(GEMM, 100, 200, launch=(thread, 20, 30))
+    device.kernel(GEMM, 200, 300, launch=(thread, 30, 40))
+    device.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 310, 380)
+    device.kernel(GEMM, 600, 700)
+    trace = trace_of(builder, tmp_path)
+    assert steps_of(window_of(trace, activity_of(trace), AUTO)) == [(100, 380)]
+
+
 @pytest.mark.parametrize(
     ("names", "starts"),
     [
