@@ -216,7 +216,7 @@ def measure_trace(
                 trace, activity, kinds, launches, window, step_ranges, chosen=request.chosen
             )
         if not activity.on_host and not found.partial:
-            window = with_outside(trace, activity, window, step_ranges, known)
+            window = with_outside(trace, activity, launches, window, step_ranges, known)
             last_steps.append((window, lacking_ns(window, activity.busy)))
         view = DeviceView(
             trace=trace.showing(limited(trace.capabilities, [found])),

@@ -11,10 +11,10 @@ from perfdoc.reports.ranking import Ranked, ranking
 from perfdoc.results import Combined, Diagnosis
 from perfdoc.results.figures import plural, share
 from perfdoc.results.host import allocates
-from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
+from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss, outside_of
 from perfdoc.results.names import shorten
 from perfdoc.results.ranking import AS_SLOW
-from perfdoc.results.ranks import computing_longer, longest_step_ns, outside_of
+from perfdoc.results.ranks import computing_longer, longest_step_ns
 from perfdoc.results.waits import may_be_data
 
 _NAMED = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfdoc.results.ranks import Ledger
+from perfdoc.results.ranks import Ledger, Rank, Window
 
 PIPELINE = "exposed_comm.pp"
 """Messages of a pipeline: transfer, waiting for late stages, and its bubble."""
@@ -30,3 +30,14 @@ def largest_loss(ledgers: Sequence[Ledger]) -> tuple[str, float]:
         return "", 0.0
     leaf = next(iter(losses))
     return leaf, losses[leaf] / whole
+
+
+_OUTSIDE_FRAC = 0.2
+
+
+def outside_of(ranks: Sequence[Rank]) -> Window | None:
+    """The window beside whose step a device idles least; None where that is little, or a loss is larger."""
+    least = min((r.window for r in ranks), key=lambda w: w.outside_ns / max(w.duration_ns + w.outside_ns, 1))
+    lost_ns = max(losses_of([r.ledger_ns for r in ranks]).values(), default=0) / len(ranks)
+    much_ns = _OUTSIDE_FRAC * (least.duration_ns + least.outside_ns)
+    return least if least.outside_ns > max(much_ns, lost_ns) else None

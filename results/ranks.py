@@ -248,15 +248,6 @@ _ONE_FIGURE_FRAC = 0.01
 """Of the mean: the longest rank's step is the same to a reader."""
 
 
-_OUTSIDE_FRAC = 0.2
-
-
-def outside_of(ranks: Sequence[Rank]) -> Window | None:
-    """The window beside whose step the device idles least; None where that is little on some rank."""
-    least = min((r.window for r in ranks), key=lambda w: w.outside_ns / max(w.duration_ns + w.outside_ns, 1))
-    return least if least.outside_ns > _OUTSIDE_FRAC * (least.duration_ns + least.outside_ns) else None
-
-
 def longest_step_ns(ranks: Iterable[Rank]) -> float:
     """The mean step of the rank whose steps are longest, of which gains are shares; the longest window, where
     any is not made of steps."""

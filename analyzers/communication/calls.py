@@ -14,7 +14,7 @@ from perfdoc.analyzers.communication.payloads import peers_of_groups
 from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION, Communication
 from perfdoc.analyzers.device.dimension_names import dimension_of_group
 from perfdoc.analyzers.device.launches import group_sizes, innermost_at_launch
-from perfdoc.analyzers.device.range_names import numbered
+from perfdoc.analyzers.device.range_names import numbered, rows_on
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.rules import operation_of
 from perfdoc.patterns import pattern_of
@@ -167,12 +167,8 @@ def host_rows(view: DeviceView) -> CallRows:
     table = np.full(len(trace.strings), -1, np.int64)
     table[list(wanted)] = np.arange(len(wanted))
     threads = trace.threads_of(view.device.process)
-    rows = np.flatnonzero(
-        (table[trace.ranges.name] >= 0)
-        & (trace.ranges.kind != RangeKind.MARK)
-        & ~trace.ranges.never_closed
-        & np.isin(trace.ranges.thread, threads)
-    )
+    rows = np.flatnonzero((table[trace.ranges.name] >= 0) & ~trace.ranges.never_closed)
+    rows = rows_on(trace, rows, threads)
     rows = rows[np.argsort(trace.ranges.start_ns[rows], kind="stable")]
     fact_of = table[trace.ranges.name[rows]]
     words: dict[str, int] = {}

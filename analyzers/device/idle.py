@@ -16,13 +16,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
+from perfdoc.analyzers.base.intervals import I64, Intervals
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.range_names import KnownRanges
+from perfdoc.analyzers.device.range_names import KnownRanges, open_on
 from perfdoc.analyzers.device.stalls import NO_STALLS, Stalls
 from perfdoc.records import dataclass
 from perfdoc.results import ranks
-from perfdoc.traces import RangeKind, Trace
+from perfdoc.traces import Trace
 from perfdoc.traces.table import Bool
 
 IDLE_CAUSES = ranks.IDLE_CAUSES
@@ -51,16 +51,9 @@ def idle_inputs(trace: Trace, activity: Activity, known: KnownRanges) -> IdleInp
     """Collect the known host ranges of a device's process: what ranges name, without inferred stalls."""
     mine = trace.threads_of(trace.devices[activity.device].process)
     # Collection holds the interpreter lock, so any thread's counts; loading only where it holds up launches.
-    gc = _union_of(trace, known.gc, mine)
-    data = _union_of(trace, known.data, activity.launching_threads)
+    gc = open_on(trace, known.gc, mine)
+    data = open_on(trace, known.data, activity.launching_threads)
     return IdleInputs(gc=gc, gc_or_data=gc | data)
-
-
-def _union_of(trace: Trace, rows: I64, threads: I64) -> Intervals:
-    if not len(rows):
-        return EMPTY
-    rows = rows[np.isin(trace.ranges.thread[rows], threads) & (trace.ranges.kind[rows] != RangeKind.MARK)]
-    return union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
 
 
 @dataclass(frozen=True, kw_only=True)

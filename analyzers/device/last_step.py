@@ -12,8 +12,9 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import Intervals, union
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.marks import of_process
-from perfdoc.analyzers.device.range_names import KnownRanges
+from perfdoc.analyzers.device.launches import Launches
+from perfdoc.analyzers.device.range_names import KnownRanges, open_on
+from perfdoc.analyzers.device.start_up_calls import find_calls
 from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.results.figures import duration, per_cent
 from perfdoc.results.ranks import Window
@@ -23,6 +24,8 @@ _FEWEST_STEPS = 3
 _NEVER = np.iinfo(np.int64).max
 _SHORT_FRAC = 0.02
 """Of the mean step: what the last one lacks, shared out over all of them. Less is no matter."""
+_ONCE_FRAC = 0.05
+"""Of the time before the only step, in calls that a process makes once: it is start-up."""
 
 
 def lacking_ns(window: Window, busy: Intervals) -> int:
@@ -38,26 +41,37 @@ def lacking_ns(window: Window, busy: Intervals) -> int:
 
 
 _QUEUED_NS = 1_000_000
-"""From its launch to its start the first work waited for other work, which a capture that begins then may
-not show."""
+"""For so long launched work waits beside an idle device only where that does what a capture that begins then
+does not show."""
 
 
 def with_outside(
-    trace: Trace, activity: Activity, window: Window, ranges: StepRanges, known: KnownRanges
+    trace: Trace, activity: Activity, calls: Launches, window: Window, ranges: StepRanges, known: KnownRanges
 ) -> Window:
     """A window of a single step with the idle time that its range has on the host beside it: of more steps
-    that is the wait between them."""
-    first = int(np.argmin(np.where(activity.start_ns >= window.start_ns, activity.start_ns, _NEVER)))
-    launch_ns = int(activity.launch_start_ns[first])
-    if window.kind != "steps" or window.steps != 1 or launch_ns < 0 or activity.on_host:
+    that is the wait between them. What runs once is no part of it, nor what an open range has behind it."""
+    if window.kind != "steps" or window.steps != 1 or activity.on_host:
         return window
-    earlier, later = activity.start_ns < window.start_ns, activity.start_ns >= window.end_ns
-    begin = max(int(ranges.start_ns[0]), int(activity.end_ns[earlier].max(initial=0)))
-    begin = begin if window.start_ns - launch_ns < _QUEUED_NS else window.start_ns
-    end = min(int(ranges.end_ns[-1]), int(activity.start_ns[later].min(initial=_NEVER)))
-    rows = of_process(trace, known.data, trace.devices[activity.device].process)
-    loads = union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
-    parts = [(a, b) for a, b in ((begin, window.start_ns), (window.end_ns, end)) if a < b]
+    start, launched, busy = activity.start_ns, activity.launch_start_ns, activity.busy
+    inside = np.flatnonzero(start >= window.start_ns)
+    if launched[inside[0]] < 0:
+        return window
+    order = inside[np.argsort(activity.stream[inside], kind="stable")]
+    first = order[np.append(True, activity.stream[order][1:] != activity.stream[order][:-1])]
+    since = start[first] - _QUEUED_NS
+    held = (launched[first] >= 0) & (launched[first] <= since)
+    hidden = bool((held & (busy.covered_within(since, start[first]) == 0)).any())
+    begin = max(int(ranges.start_ns[0]), int(activity.end_ns[start < window.start_ns].max(initial=0)))
+    if window.start_ns - begin > _SHORT_FRAC * window.duration_ns:
+        kinds = find_calls(trace, activity, calls).within(begin, window.start_ns).kinds
+        once = union(*(np.concatenate([getattr(of, s) for of in kinds]) for s in ("start_ns", "end_ns")))
+        hidden |= once.total_ns > _ONCE_FRAC * (window.start_ns - begin)
+    later = start[start >= window.end_ns].min(initial=_NEVER)
+    is_open = trace.ranges.never_closed[trace.ranges.start_ns == ranges.start_ns[0]].any()
+    end = window.end_ns if is_open else min(int(ranges.end_ns[-1]), int(later))
+    before = (window.start_ns if hidden else begin, window.start_ns)
+    parts = [(a, b) for a, b in (before, (window.end_ns, end)) if a < b]
+    loads = open_on(trace, known.data, activity.launching_threads)
     return replace(
         window,
         outside_ns=sum(b - a for a, b in parts),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.dimension_names import dimension_of_function, dimension_of_group
 from perfdoc.patterns import pattern_of
@@ -190,6 +190,18 @@ def rows_named(trace: Trace, names: Sequence[int]) -> I64:
     wanted = np.zeros(len(trace.strings), bool)
     wanted[np.asarray(names, np.int64)] = True
     return np.flatnonzero(wanted[trace.ranges.name])
+
+
+def rows_on(trace: Trace, rows: I64, threads: I64) -> I64:
+    """Those of these ranges that are of these threads, and no marks."""
+    found: I64 = rows[among(trace.ranges.thread[rows], threads) & (trace.ranges.kind[rows] != RangeKind.MARK)]
+    return found
+
+
+def open_on(trace: Trace, rows: I64, threads: I64) -> Intervals:
+    """When one of these ranges is open on one of these threads."""
+    rows = rows_on(trace, rows, threads)
+    return union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
 
 
 def numbered(name: str) -> tuple[str, int, str] | None:

@@ -29,7 +29,7 @@ from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.frameworks import program_of
 from perfdoc.analyzers.device.offload import pauses_with_sent
-from perfdoc.analyzers.device.range_names import KnownRanges
+from perfdoc.analyzers.device.range_names import KnownRanges, open_on
 from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
@@ -100,11 +100,8 @@ def thread_times(trace: Trace, known: KnownRanges, thread: int) -> ThreadTimes:
     start, end, on_cpu = states.start_ns[mine], states.end_ns[mine], states.on_cpu[mine]
     off, on = union(start[~on_cpu], end[~on_cpu]), union(start[on_cpu], end[on_cpu])
     calls = list(_os_calls(trace, thread))
-    ranges = trace.ranges
-    rows = known.lock_waits
-    rows = rows[(ranges.thread[rows] == thread) & (ranges.kind[rows] != RangeKind.MARK)]
-    if len(rows):
-        calls.append(("GIL", "gil", union(ranges.start_ns[rows], ranges.end_ns[rows])))
+    if len(gil := open_on(trace, known.lock_waits, np.array([thread]))):
+        calls.append(("GIL", "gil", gil))
     calls += _frames(trace, thread)
     inside = EMPTY
     for _, kind, times in calls:

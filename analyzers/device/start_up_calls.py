@@ -15,10 +15,10 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.launches import Launches
-from perfdoc.analyzers.device.range_names import rows_named
+from perfdoc.analyzers.device.range_names import rows_named, rows_on
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
-from perfdoc.traces import RangeKind, Trace
+from perfdoc.traces import Trace
 
 _CHURN_FRAC = 0.5
 """With so many calls that free for each that allocates, memory comes and goes in every step."""
@@ -90,9 +90,7 @@ def find_calls(trace: Trace, activity: Activity, launches: Launches) -> StartUpC
 
     def ranges_named(pattern: re.Pattern[str]) -> I64:
         rows = rows_named(trace, trace.range_names_like(pattern.search))
-        kept = (ranges.kind[rows] != RangeKind.MARK) & ~ranges.never_closed[rows]
-        found: I64 = rows[kept & np.isin(ranges.thread[rows], threads)]
-        return found
+        return rows_on(trace, rows[~ranges.never_closed[rows]], threads)
 
     def calls_of(api_rows: Sequence[int] | I64 = (), range_rows: Sequence[int] | I64 = ()) -> Calls:
         a, r = np.asarray(api_rows, np.int64), np.asarray(range_rows, np.int64)

@@ -6,11 +6,11 @@ from functools import cached_property
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import I64, Intervals, union
+from perfdoc.analyzers.base.intervals import I64, Intervals
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.idle import Gaps, IdleInputs, find_gaps, idle_inputs, with_stalls
 from perfdoc.analyzers.device.launches import Launches
-from perfdoc.analyzers.device.range_names import KnownRanges, named_as, rows_named
+from perfdoc.analyzers.device.range_names import KnownRanges, named_as, open_on, rows_named, rows_on
 from perfdoc.analyzers.device.stalls import find_stalls
 from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.analyzers.kernel_class.classify import KernelKinds
@@ -18,7 +18,7 @@ from perfdoc.profiling import vocabulary
 from perfdoc.records import dataclass
 from perfdoc.results.quality import NO_EVENTS, EventCounts
 from perfdoc.results.ranks import Window
-from perfdoc.traces import Device, RangeKind, Trace
+from perfdoc.traces import Device, Trace
 from perfdoc.traces.job_facts import JobFacts
 
 _OPTIMIZER = named_as("optimizer")
@@ -44,8 +44,7 @@ def optimizer_starts(view: DeviceView) -> I64:
 
 def collective_issues(view: DeviceView) -> Intervals:
     """When the host handed collectives over (the trainer's ranges)."""
-    rows = _rows_of(view, vocabulary.COLLECTIVE_ISSUE)
-    return union(view.trace.ranges.start_ns[rows], view.trace.ranges.end_ns[rows])
+    return open_on(view.trace, _rows_of(view, vocabulary.COLLECTIVE_ISSUE), _threads(view))
 
 
 def collective_waits(view: DeviceView) -> I64:
@@ -64,11 +63,8 @@ def _threads(view: DeviceView) -> I64:
 
 def _rows_of(view: DeviceView, prefix: str) -> I64:
     """Rows of the process's ranges with a prefix of the vocabulary."""
-    ranges = view.trace.ranges
     names = view.trace.range_names_like(lambda name: vocabulary.prefix_of(name) == prefix)
-    rows = rows_named(view.trace, names)
-    found: I64 = rows[np.isin(ranges.thread[rows], _threads(view)) & (ranges.kind[rows] != RangeKind.MARK)]
-    return found
+    return rows_on(view.trace, rows_named(view.trace, names), _threads(view))
 
 
 MAX_LAUNCHING_THREADS = 1_000

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
+from perfdoc.analyzers.device.range_names import rows_on
 from perfdoc.analyzers.device.view import DeviceView, launches_missing
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, host_bounds, step_at
 from perfdoc.analyzers.host.idle import HostIdle
@@ -15,7 +16,6 @@ from perfdoc.profiling import vocabulary
 from perfdoc.records import dataclass
 from perfdoc.results.host import DataPauses, HostPauses
 from perfdoc.results.quality import MEASURED, Measured
-from perfdoc.traces import RangeKind
 
 _HOW = {
     "gc": (
@@ -51,19 +51,12 @@ def data_pauses(view: DeviceView, idle: HostIdle) -> DataPauses:
     )
 
 
-def pause_rows(view: DeviceView, rows: I64, threads: I64) -> I64:
-    """Rows of Trace.ranges among these that are no marks and lie on these threads."""
-    ranges = view.trace.ranges
-    found: I64 = rows[np.isin(ranges.thread[rows], threads) & (ranges.kind[rows] != RangeKind.MARK)]
-    return found
-
-
 def _pauses(
     view: DeviceView, rows: I64, threads: I64, inferred: Intervals, idle_ns: int
 ) -> HostPauses | None:
     """Named pauses (rows of Trace.ranges) and inferred ones; None where the capture would show neither."""
     ranges = view.trace.ranges
-    rows = pause_rows(view, rows, threads)
+    rows = rows_on(view.trace, rows, threads)
     low, high = host_bounds(view)
     inferred = inferred.clip(low, high)
     # perfdoc's trainer marks every pause of both kinds.
@@ -156,9 +149,7 @@ def host_steps(view: DeviceView, calls: HostCalls | None, *, gc_known: bool) -> 
     start, end = view.step_ranges.start_ns[:MAX_STEPS], view.step_ranges.end_ns[:MAX_STEPS]
     waits = _waits(view, calls)
     waiting = waits.covered_within(start, end)
-    ranges = view.trace.ranges
-    gc = pause_rows(view, view.known.gc, view.trace.threads_of(view.device.process))
-    gc_ns = union(ranges.start_ns[gc], ranges.end_ns[gc]).covered_within(start, end)
+    gc_ns = view.idle_inputs.gc.covered_within(start, end)
     columns = (c.tolist() for c in (end - start - waiting, waiting, gc_ns))
     return HostSteps(
         **MEASURED,

@@ -17,8 +17,8 @@ from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.base.rows import said_by_names
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
+from perfdoc.analyzers.device.range_names import rows_on
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.host.steps import pause_rows
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import Ledger, Step
 from perfdoc.traces.model import Ranges
@@ -236,7 +236,7 @@ def _pause(view: DeviceView, cause: str, rows: I64, inferred: Intervals) -> Spot
     """The collection, or the wait for data, in which the device idled longest; inferred ones have no name."""
     ranges, activity, window = view.trace.ranges, view.activity, view.window
     threads = view.trace.threads_of(view.device.process) if cause == "gc" else activity.launching_threads
-    rows = pause_rows(view, rows, threads)
+    rows = rows_on(view.trace, rows, threads)
     start = np.clip(np.append(ranges.start_ns[rows], inferred.start_ns), window.start_ns, window.end_ns)
     end = np.clip(np.append(ranges.end_ns[rows], inferred.end_ns), window.start_ns, window.end_ns)
 

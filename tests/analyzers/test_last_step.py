@@ -55,3 +55,28 @@ def test_a_device_whose_rows_have_no_length_lacks_nothing(tmp_path: Path) -> Non
         other.kernel(GEMM, begin + 1_000, begin + 1_000, launch=(thread, begin + 500, begin + 900))
     trace = trace_of(builder, tmp_path)
     assert [n for n in measure_trace(trace, WindowRequest())[1] if n.code == "last-step-short"] == []
+
+
+@pytest.mark.parametrize(
+    ("beside", "outside_ms", "data_ms"),
+    [("", 30 + 5, 30), ("queue", 5, 0), ("loading code", 5, 0), ("open", 30, 30), ("a worker loads", 35, 0)],
+)
+def test_what_the_only_step_has_beside_it(beside: str, outside_ms: int, data_ms: int, tmp_path: Path) -> None:
+    """A step waits 30 ms for its batch, copies it, multiplies for 50 ms and ends 5 ms later. Where the GEMM
+    begins 20 ms behind its launch, the device did what is not captured. Code is loaded in 4 ms of the 30. An
+    open range tells no end."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    loader = process.thread() if beside == "a worker loads" else thread
+    begin = MS + 30 * MS
+    loader.range("next_batch", MS, begin)
+    if beside == "loading code":
+        thread.api("cuLibraryLoadData", 3 * MS, 7 * MS)
+    device.copy("host_to_device", 64, begin, begin + MS // 2, launch=(thread, begin, begin + 500), stream=20)
+    late = begin + MS // 2 + (20 * MS if beside == "queue" else 0)
+    device.kernel(GEMM, late, late + 50 * MS, launch=(thread, begin + 600, begin + 900))
+    thread.range("ProfilerStep#0", MS, None if beside == "open" else late + 55 * MS)
+    thread.api("cudaDeviceSynchronize", late + 54 * MS, late + 55 * MS)
+    (rank,), _ = measure_trace(trace_of(builder, tmp_path), WindowRequest())
+    assert (rank.window.outside_ns, rank.window.outside_data_ns) == (outside_ms * MS, data_ms * MS)

@@ -10,6 +10,7 @@ import pytest
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.measuring import analysed
 from perfdoc.reports.html import render_html
+from perfdoc.reports.outlook import next_capture
 from perfdoc.reports.screen import render_screen
 from perfdoc.results import Diagnosis
 from perfdoc.traces.job_facts import JobFacts
@@ -247,6 +248,18 @@ def test_what_passes_beside_the_only_step_leads(loads: bool, whom: str, tmp_path
     three = captured(tmp_path / "three", 3)
     assert three.ranks[0].window.outside_ns == 0
     assert three.ranks[0].ledger_ns.idle.total > 80_000 * US
+
+
+def test_what_is_lost_inside_the_only_step_is_worth_more_than_less_beside_it(tmp_path: Path) -> None:
+    """30 ms beside 90 ms of which an all-reduce takes half: it leads, and so does what is advised of it."""
+    host = Host(step="ProfilerStep#{}")
+    host.cpu += 30_000 * US
+    host.run(*[(GEMM, 450), ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", 450)] * 100)
+    host.end()
+    said = host.said(tmp_path)
+    assert said.ranks[0].window.outside_ns == pytest.approx(30_000 * US, rel=1e-3)
+    assert "communication" in said.verdict
+    assert next_capture(said) == ""
 
 
 def test_work_that_was_queued_hides_what_was_before_it(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from perfdoc.diagnose import account, once
 from perfdoc.records import dataclass
 from perfdoc.results import Opportunity, Rank, RuleResult
 from perfdoc.results.figures import brief, plural, share, significant, size
-from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss
+from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss, outside_of
 from perfdoc.results.names import opening, sentences, shorten
-from perfdoc.results.ranks import computing_longer, outside_of, shown_step_ns
+from perfdoc.results.ranks import computing_longer, shown_step_ns
 from perfdoc.results.step_times import StepTimes
 from perfdoc.results.tables import CollectiveSize
 from perfdoc.rules.facts.capture import SLOWED
@@ -113,7 +113,7 @@ def _of_time(
     if (only := once.verdict_once(ranks)) is not None:
         return only
     loss, frac = largest_loss([rank.ledger_ns for rank in ranks])
-    if (outside := outside_of(ranks)) is not None and outside.outside_ns * len(ranks) > frac * whole_ns:
+    if (outside := outside_of(ranks)) is not None:
         return once.beside_steps(outside, _gpus(ranks))
     part = brief(frac * whole_ns / _units(ranks))
     if account.graphs_frac(ranks) > _MOSTLY:
