@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
+from perfdoc.profiling.gpus import gpu_model
 from perfdoc.records import dataclass
 
 MATRIX_EFFICIENCY = 0.65
@@ -31,7 +33,7 @@ class Gpu:
     sm_count: int
     memory_bytes: int
     dense_tflops: float
-    """Peak in bf16 without sparsity, as profiling/flops.py has it."""
+    """Peak in bf16 without sparsity."""
     memory_gbps: float
     compute_capability: tuple[int, int]
     node_gbps: float
@@ -88,45 +90,30 @@ def _whole(ns: float) -> int:
     return int(ns + 0.5)
 
 
+def _gpu(name: str, *, gib: int, **more: Any) -> Gpu:
+    """With the rates of profiling/gpus.yaml."""
+    sheet = gpu_model(name)
+    assert sheet is not None
+    assert sheet.sm_count is not None
+    assert sheet.memory_gbps is not None
+    return Gpu(
+        name=name,
+        sm_count=sheet.sm_count,
+        memory_bytes=gib * 2**30,
+        dense_tflops=sheet.tflops["bf16"],
+        memory_gbps=sheet.memory_gbps,
+        **more,
+    )
+
+
 GPUS: Mapping[str, Gpu] = MappingProxyType(
     {
-        "a100": Gpu(
-            name="NVIDIA A100-SXM4-80GB",
-            sm_count=108,
-            memory_bytes=80 * 2**30,
-            dense_tflops=312,
-            memory_gbps=2039,
-            compute_capability=(8, 0),
-            node_gbps=300,
-            network_gbps=25,
+        "a100": _gpu(
+            "NVIDIA A100-SXM4-80GB", gib=80, compute_capability=(8, 0), node_gbps=300, network_gbps=25
         ),
-        "h100": Gpu(
-            name="NVIDIA H100 80GB HBM3",
-            sm_count=132,
-            memory_bytes=80 * 2**30,
-            dense_tflops=989,
-            memory_gbps=3350,
-            compute_capability=(9, 0),
-            node_gbps=450,
-        ),
-        "h200": Gpu(
-            name="NVIDIA H200",
-            sm_count=132,
-            memory_bytes=141 * 2**30,
-            dense_tflops=989,
-            memory_gbps=4800,
-            compute_capability=(9, 0),
-            node_gbps=450,
-        ),
-        "b200": Gpu(
-            name="NVIDIA B200",
-            sm_count=148,
-            memory_bytes=180 * 2**30,
-            dense_tflops=2250,
-            memory_gbps=8000,
-            compute_capability=(10, 0),
-            node_gbps=900,
-        ),
+        "h100": _gpu("NVIDIA H100 80GB HBM3", gib=80, compute_capability=(9, 0), node_gbps=450),
+        "h200": _gpu("NVIDIA H200", gib=141, compute_capability=(9, 0), node_gbps=450),
+        "b200": _gpu("NVIDIA B200", gib=180, compute_capability=(10, 0), node_gbps=900),
     }
 )
-"""By the name that a user gives. Bandwidths from the vendor's data sheets."""
+"""By the name that a user gives. Links from the vendor's data sheets."""
