@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from perfdoc.capture import execution, prepare
+from perfdoc.capture.asked import Asked
 from perfdoc.capture.execution import Ended, run
-from perfdoc.capture.prepare import Asked, CaptureRequestError, plan
+from perfdoc.capture.prepare import CaptureRequestError, plan
 from perfdoc.profiling.nsys.collect import CollectedReport
 from perfdoc.profiling.nsys.command import Nsys
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from perfdoc.capture import prepare
-from perfdoc.capture.prepare import Asked, CaptureRequestError, plan
+from perfdoc.capture.asked import Asked
+from perfdoc.capture.prepare import CaptureRequestError, plan
 from perfdoc.profiling.nsys.command import Nsys
 from perfdoc.profiling.own.asked_window import VARIABLE, ask, asked
 from perfdoc.run import torchrun

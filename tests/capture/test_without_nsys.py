@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from perfdoc.capture import prepare
-from perfdoc.capture.prepare import Asked, CaptureRequestError, plan
+from perfdoc.capture.asked import Asked
+from perfdoc.capture.prepare import CaptureRequestError, plan
 
 JOB = ("python", "train.py", "--lr", "1")
 

@@ -5,11 +5,11 @@ import math
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from perfdoc.capture.asked import Asked
 from perfdoc.doctor.checks import installed
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import DeviceKind
@@ -34,23 +34,6 @@ _GPU_FILES = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path(
 
 class CaptureRequestError(ValueError):
     """Something the user can mend; shown as one line."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """The options of the command."""
-
-    words: Sequence[str]
-    output: Path | None = None
-    profiler: Literal["auto", "nsys", "torch"] = "auto"
-    steps: str | None = None
-    ranks: str | None = None
-    delay_s: float | None = None
-    duration_s: float | None = None
-    own_range: bool = False
-    """Whether the job calls cudaProfilerStart and cudaProfilerStop itself."""
-    gpu_metrics: bool = False
-    scheduler: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

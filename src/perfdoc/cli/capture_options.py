@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
@@ -123,7 +123,12 @@ def with_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
             continue
         types = get_type_hints(groups[name], include_extras=True)
         parameters += [
-            inspect.Parameter(f.name, parameter.kind, default=f.default, annotation=types[f.name])
+            inspect.Parameter(
+                f.name,
+                parameter.kind,
+                default=inspect.Parameter.empty if f.default is MISSING else f.default,
+                annotation=types[f.name],
+            )
             for f in fields(groups[name])
         ]
 
