@@ -42,8 +42,8 @@ def evaluate(case: Case) -> Verdict:
             evidence=[*map(of_roofline, worst(case, _far)), *far_evidence],
             action="Bring slow operators nearer to their roofline",
             remedy="Try other kernels: for GEMMs PYTORCH_TUNABLEOP_ENABLED=1 times all on an AMD GPU; "
-            "contiguous operands, in the layout that the library prefers (channels_last of convolutions); a "
-            "newer library. Where these shapes are faster alone: clocks and power (PD406), or their company.",
+            "contiguous operands (convolutions: channels_last); a newer library. Small ones fill few SMs: "
+            "batch them. Where they are faster alone: clocks and power (PD406), or their company.",
             gain=ceiling(case, _far_ns, "these operators at their roofline"),
             verify="Run again: the operators' table shows their TFLOP/s and TB/s.",
             false_alarm="Scattered reads and writes, which no memory does at its full bandwidth.",

@@ -122,9 +122,9 @@ _EMPTY = pattern_of(r"(,\[\])+\]$")
 
 
 def of_roofline(operator: OperatorEfficiency) -> Evidence:
-    """An operator, the share of its roofline that it reaches, and the rate of what bounds it."""
+    """An operator, its arithmetic's format where that bounds it, the share of its roofline, and the rate."""
     name, shapes = shorten(operator.name, 48), shorten(_EMPTY.sub("]", operator.shapes), 72)
     by_memory = operator.bound == "memory"
     rate, unit = (operator.achieved_tbps, "TB/s") if by_memory else (operator.achieved_tflops, "TFLOP/s")
     said = per_cent(operator.roofline_frac or 0.0) + (f", {significant(rate)} {unit}" if rate else "")
-    return (f"{name} {shapes}, {operator.dtype}: of its roofline", said)
+    return (f"{name} {shapes}{'' if by_memory else f', {operator.dtype}'}: of its roofline", said)

@@ -12,8 +12,10 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
+from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.precision import in_fp8_saved_frac
+from perfdoc.rules.facts.roofline import of_roofline
 from tests.analyzers.shape_plan import BF16, GEMM, ShapePlan
 from tests.rules.cases import case_of, evidence_of, gain_of, predicting, result
 from tests.rules.examples import example
@@ -104,6 +106,28 @@ def test_gemms_that_are_all_slow_are_held_to_the_roofline(tmp_path: Path) -> Non
     assert (gain_of(found).method, gain_of(found).high_ms) == ("ceiling", pytest.approx(0.6829, abs=1e-3))
     assert result("PD412", multiplying(tmp_path, (4_096, 4_096, 6_400, 860))).state == "passes"
     assert result("PD412", multiplying(tmp_path, (4_096, 4_096, 6_401, 900))).state == "passes"
+
+
+def test_what_memory_bounds_is_told_without_the_format_of_its_arithmetic() -> None:
+    """An addition of tensors in BF16 adds in FP32, which is not what it reads."""
+    one = OperatorEfficiency(
+        name="aten::add",
+        kernel_class="elementwise",
+        shapes="[[8],[8]]",
+        dtype="fp32",
+        source="shapes",
+        calls=1,
+        time_ns=1_000,
+        flops=1e6,
+        bytes=1e6,
+        achieved_tflops=1e-3,
+        achieved_tbps=1e-3,
+        roofline_frac=0.5,
+        bound="memory",
+        lost_ns=0,
+    )
+    assert of_roofline(one)[0] == "aten::add [[8],[8]]: of its roofline"
+    assert of_roofline(replace(one, bound="compute"))[0] == "aten::add [[8],[8]], fp32: of its roofline"
 
 
 def test_short_calls_are_not_held_to_the_roofline(tmp_path: Path) -> None:
