@@ -85,11 +85,10 @@ def _peak(value: Any) -> float:
 
 
 def _gpu(value: Any) -> str:
-    name = str(value).replace("_", " ")
-    known = next((n for n in (name, f"Instinct {name}") if gpu_model(n) is not None), None)
-    if known is None:
-        raise ValueError("is no GPU that perfdoc knows, such as H100, B200 or MI300X")
-    return known
+    for name in (str(value).replace("_", " "), f"Instinct {value}"):
+        if gpu_model(name) is not None:
+            return name
+    raise ValueError("is no GPU that perfdoc knows, such as H100, B200 or MI300X")
 
 
 def _tera(value: Any) -> float:

@@ -51,6 +51,7 @@ def test_peak_of_a_name() -> None:
 def test_tensor_cores_of_volta_and_turing_multiply_fp16_alone() -> None:
     for name, fp16 in (
         ("Tesla V100-SXM2-32GB", 125e12),
+        ("Tesla V100-DGXS-32GB", 125e12),
         ("Tesla V100-PCIE-16GB", 112e12),
         ("Tesla T4", 65e12),
     ):

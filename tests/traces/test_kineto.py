@@ -266,6 +266,8 @@ def test_what_is_recorded_besides_the_activity(tmp_path: Path) -> None:
         ('"deviceProperties": [{"id": 0, "name": "MI300X"}, {"id": 1, "name": "MI300X"}],', "MI300X", ""),
         ('"deviceProperties": [{"id": 0, "name": "MI300X"}, {"id": 1, "name": "MI210"}],', None, ""),
         ('"deviceProperties": [],', None, ""),
+        # PyTorch 1.8, as the first traces of Kineto's TensorBoard plugin have it.
+        ('"computeProperties": [{"id": 9, "name": "T4", "multiProcessorCount": 40}],', "T4", ""),
         ("", None, "Keep the keys of the exported file when post-processing it"),
     ],
 )
@@ -273,5 +275,6 @@ def test_a_gpu_that_is_counted_otherwise(tmp_path: Path, listed: str, name: str 
     events = ",".join((launch(7, 1), kernel_row(9, 1)))
     trace = planted(tmp_path, f'{{{listed} "schemaVersion": 1, "traceEvents": [{events}]}}')
     assert [(d.ordinal, d.gpu_name) for d in trace.devices] == [(9, name)]
+    assert (trace.devices[0].sm_count == 40) == (name == "T4")
     known = trace.capabilities["gpu_identity"]
     assert (known.available, known.remedy.partition(";")[0]) == (name is not None, remedy)

@@ -34,15 +34,16 @@ class Distributed:
 
 
 def gpus(device_properties: Any) -> dict[int, Device]:
-    """The GPUs of deviceProperties by ordinal, of no process; malformed entries are left out."""
+    """The GPUs of deviceProperties, or computeProperties, by ordinal, of no process; without odd ones."""
     found: dict[int, Device] = {}
     for entry in device_properties if isinstance(device_properties, list) else ():
         if not isinstance(entry, dict) or (ordinal := non_negative(entry.get("id"))) == UNKNOWN:
             continue
+        sm_count = _known(entry.get("numSms", entry.get("multiProcessorCount")))
         found[ordinal] = Device(
             process=UNKNOWN,
             ordinal=ordinal,
-            gpu_name=named_by_size(text(entry.get("name")) or None, sm_count := _known(entry.get("numSms"))),
+            gpu_name=named_by_size(text(entry.get("name")) or None, sm_count),
             sm_count=sm_count,
             memory_bytes=_known(entry.get("totalGlobalMem")),
         )

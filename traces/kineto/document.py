@@ -38,6 +38,7 @@ class _File(msgspec.Struct, gc=False):
     events: msgspec.Raw = msgspec.field(name="traceEvents", default=msgspec.Raw())
     schema: Any = msgspec.field(name="schemaVersion", default=None)
     device_properties: Any = msgspec.field(name="deviceProperties", default=None)
+    older_properties: Any = msgspec.field(name="computeProperties", default=None)
     distributed: Any = msgspec.field(name="distributedInfo", default=None)
     base_time_ns: Any = msgspec.field(name="baseTimeNanoseconds", default=None)
 
@@ -149,7 +150,7 @@ def _facts_around(head: bytes, tail: bytes | None) -> Facts:
 def _facts_of(file: _File, *, repaired: bool, broken_off: bool = False) -> Facts:
     return Facts(
         schema=file.schema,
-        device_properties=file.device_properties,
+        device_properties=file.older_properties if file.device_properties is None else file.device_properties,
         distributed=file.distributed,
         base_time_ns=file.base_time_ns,
         repaired=repaired,
