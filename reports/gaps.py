@@ -8,7 +8,7 @@ from perfdoc.records import dataclass
 from perfdoc.reports.over_ranks import on_host
 from perfdoc.reports.ranking import in_order
 from perfdoc.results import Diagnosis, Rank, RuleResult, figures
-from perfdoc.results.names import opening, prose, shorten
+from perfdoc.results.names import listed, opening, prose, shorten
 
 CAPABILITY_WORDS = {
     "kernels": "kernels",
@@ -244,12 +244,10 @@ def skipped_rules(diagnosis: Diagnosis) -> str:
     codes = sorted(shorten(rule.code, 48) for rule in diagnosis.rules if rule.state == "skipped")
     if not codes:
         return ""
-    more = f" and {len(codes) - _CODES} more" if len(codes) > _CODES else ""
     verb = "was" if len(codes) == 1 else "were"
-    listed = ", ".join(codes[:_CODES])
     return (
-        f"{figures.plural(len(codes), 'rule')} {verb} skipped for missing inputs ({listed}{more}): the "
-        "report lists them with their reasons."
+        f"{figures.plural(len(codes), 'rule')} {verb} skipped for missing inputs ({listed(codes, _CODES)}): "
+        "the report lists them with their reasons."
     )
 
 

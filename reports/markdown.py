@@ -11,7 +11,7 @@ from perfdoc.reports.outline import outline
 from perfdoc.reports.sections.section import Note, Section
 from perfdoc.reports.summary import analysed_line, source_line
 from perfdoc.results import Diagnosis, figures
-from perfdoc.results.names import base_name, pieces, prose, shorten
+from perfdoc.results.names import base_name, listed, pieces, prose, shorten
 
 _ROWS = 8
 _SENTENCES = 3
@@ -110,10 +110,8 @@ def render_markdown(diagnosis: Diagnosis) -> str:
     if missing is not None:
         summary = f"<summary>Could not be measured: {len(missing.notes) + missing.notes_left_out}</summary>"
         lines += ["<details>", summary, "", *_section(missing)[2:], "</details>", ""]
-    files = [base_name(item.path) for item in diagnosis.inputs]
-    others = f" and {len(files) - 4} more" if len(files) > 4 else ""
-    read = ", ".join(code(file) for file in files[:4])
-    lines.append(f"perfdoc {escape(shorten(diagnosis.perfdoc_version, 64))} read {read}{others}.")
+    read = listed([code(base_name(item.path)) for item in diagnosis.inputs], 4)
+    lines.append(f"perfdoc {escape(shorten(diagnosis.perfdoc_version, 64))} read {read}.")
     return _cut(lines)
 
 

@@ -12,7 +12,7 @@ from perfdoc.results import Combined, Diagnosis
 from perfdoc.results.figures import plural, share
 from perfdoc.results.host import allocates
 from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss, outside_of
-from perfdoc.results.names import shorten
+from perfdoc.results.names import listed, shorten
 from perfdoc.results.ranking import AS_SLOW
 from perfdoc.results.ranks import computing_longer, longest_step_ns
 from perfdoc.results.waits import may_be_data
@@ -67,8 +67,7 @@ def gain_together(diagnosis: Diagnosis) -> str:
     if (both.gain.mid_ms or 0.0) <= 0:
         return f"{len(names)} changes each have a predicted gain; simulated together they gain nothing."
     steps = [p.step_ns for p in diagnosis.analyses.gains.predictions if p.step_ns]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    said = f"{len(names)} changes together ({', '.join(names[:_NAMED]) + more}): "
+    said = f"{len(names)} changes together ({listed(names, _NAMED)}): "
     of = "step" if all(rank.window.steps for rank in diagnosis.ranks) else "window"
     per = "per step" if of == "step" else "in this window"
     low, mid, high = (rough(ms or 0.0) for ms in (both.gain.low_ms, both.gain.mid_ms, both.gain.high_ms))

@@ -9,7 +9,7 @@ from perfdoc.reports.advice import provided_words, rough
 from perfdoc.reports.sections.section import Cell, Grid, grid_of
 from perfdoc.results import Diagnosis, Gain, Opportunity, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, gib, share
-from perfdoc.results.names import opening, prose, sentences, shorten
+from perfdoc.results.names import listed, opening, prose, sentences, shorten
 from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.replay import WITHOUT_STRAGGLER
 from perfdoc.results.rules import NOTHING_TO_SET
@@ -181,6 +181,5 @@ def stuck_in(ranked: Sequence[Ranked]) -> str:
 def trifles_in(ranked: Sequence[Ranked], most: int) -> str:
     """What is too small to speak of, in one sentence; empty without any."""
     small = [f"{r.title} ({r.figure})" for r in ranked if r.row.kind == "trifle"]
-    more = f" and {len(small) - most} more" if len(small) > most else ""
     head = f"Too small to matter (under {share(TRIFLE_FRAC)}, or within error)"
-    return f"{head}: {', '.join(small[:most])}{more}." if small else ""
+    return f"{head}: {listed(small, most)}." if small else ""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from perfdoc.reports.over_ranks import device_word
 from perfdoc.results import Diagnosis, Job, Rank
 from perfdoc.results.figures import brief, count, flops, plural, size
-from perfdoc.results.names import base_name, shorten
+from perfdoc.results.names import base_name, listed, shorten
 from perfdoc.results.ranks import ASKED_FOR, NO_STEPS
 from perfdoc.results.roles import RolesAnalysis, length_ns
 
@@ -68,7 +68,7 @@ def source_line(diagnosis: Diagnosis) -> str:
     parts = [
         ", ".join(files) if len(files) <= 2 else f"{files[0]} and {plural(len(files) - 1, 'more file')}",
         ranks_words(diagnosis.ranks) if diagnosis.ranks else "",  # of memory alone none
-        ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else ""),
+        listed(names, 2),
     ]
     return " · ".join(part for part in parts if part)
 

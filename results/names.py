@@ -9,7 +9,7 @@ characters that print as themselves; each renderer then adds the escaping that i
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from perfdoc.patterns import pattern_of
@@ -134,6 +134,12 @@ def _beyond_one(char: str) -> int:
 def opening(text: str) -> str:
     """A text as the start of a sentence."""
     return text[:1].upper() + text[1:]
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """The first of them, and how many more there are: `a, b and 3 more`."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def within(text: str) -> str:

@@ -15,6 +15,7 @@ from perfdoc.analyzers.communication.matches import MatchedBy, Matches, MatchGro
 from perfdoc.analyzers.device.activity import UNKNOWN_DIMENSION
 from perfdoc.analyzers.matching.shifts import CallList, find_shift, same_step_calls
 from perfdoc.records import dataclass
+from perfdoc.results.names import listed
 from perfdoc.traces.table import Table
 
 
@@ -173,5 +174,4 @@ def in_order(
 
 
 def _names(members: Sequence[Member]) -> str:
-    names = [m.name for m in members]
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return listed([m.name for m in members], 4)

@@ -21,6 +21,7 @@ from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness, arrivals, latene
 from perfdoc.analyzers.skew.causes import RankTime
 from perfdoc.analyzers.skew.stragglers import Latest, find_stragglers
 from perfdoc.results.figures import duration
+from perfdoc.results.names import listed
 from perfdoc.results.waits import RankClock, RankWait, Residual, SkewAnalysis, Spread
 from perfdoc.traces.table import unique
 
@@ -192,11 +193,10 @@ def _bounded(matches: Matches, clocks: ClockAlignment) -> list[str]:
     loose = [i for i, c in enumerate(clocks.clocks) if c.source == "bounds"]
     if not loose:
         return []
-    names = [matches.members[i].name for i in loose]
-    more = f" and {len(names) - _REASONS:,} more" if len(names) > _REASONS else ""
+    names = listed([matches.members[i].name for i in loose], _REASONS)
     worst = max(clocks.clocks[i].resolution_ns or 0 for i in loose)
     return [
-        f"The clocks of {', '.join(names[:_REASONS])}{more} share too few ends with the others': they are "
+        f"The clocks of {names} share too few ends with the others': they are "
         f"bounded by the order of messages, with a clock error of up to {duration(worst)}."
     ]
 

@@ -8,7 +8,7 @@ from statistics import median
 from perfdoc.reports.leaves import FAMILIES, LABELS, LEAVES
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, time, word
 from perfdoc.results import Diagnosis, Rank, figures
-from perfdoc.results.names import shorten
+from perfdoc.results.names import listed, shorten
 from perfdoc.results.roles import (
     FEWEST,
     FEWEST_CENTRED,
@@ -86,12 +86,10 @@ def _unjudged(diagnosis: Diagnosis, roles: RolesAnalysis) -> str:
     found = roles.unjudged
     if not found:
         return ""
-    named = ", ".join(
-        f"{shorten(diagnosis.ranks[i].label, 64)} ({roles.roles[roles.role_of[i]].label})"
-        for i in found[:_NAMED]
-    )
-    rest = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
-    return f"not judged, for their roles have fewer than {FEWEST_CENTRED} ranks: {named}{rest}"
+    named = [
+        f"{shorten(diagnosis.ranks[i].label, 64)} ({roles.roles[roles.role_of[i]].label})" for i in found
+    ]
+    return f"not judged, for their roles have fewer than {FEWEST_CENTRED} ranks: {listed(named, _NAMED)}"
 
 
 def _said(diagnosis: Diagnosis, roles: RolesAnalysis, each: RoleOutlier) -> str:

@@ -27,7 +27,7 @@ from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.whole_file import whole_file
 from perfdoc.records import dataclass
 from perfdoc.results.figures import flops
-from perfdoc.results.names import natural
+from perfdoc.results.names import listed, natural
 from perfdoc.run.prepare import CEILINGS, Plan, RunError
 from perfdoc.trainer.end import EXIT_FAILED
 from perfdoc.watch.follow import FollowedRun
@@ -326,9 +326,7 @@ def _clear(planned: Plan, run: RunDirectory, outcome: Outcome, say: Say) -> None
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    named = ", ".join(str(rank) for rank in ranks[:_NAMED])
-    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
-    return f"rank{'s' if len(ranks) != 1 else ''} {named}{more}"
+    return f"rank{'s' if len(ranks) != 1 else ''} {listed([*map(str, ranks)], _NAMED)}"
 
 
 def show_report(run: RunDirectory) -> None:

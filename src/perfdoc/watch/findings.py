@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from perfdoc.analyzers.steps.levels import F64
 from perfdoc.results import figures
-from perfdoc.results.names import opening, shorten
+from perfdoc.results.names import listed, opening, shorten
 from perfdoc.watch.causes import Reason
 from perfdoc.watch.memory import Growth
 from perfdoc.watch.result import Cause, Finding
@@ -83,8 +83,7 @@ def _words(reason: Reason, ranks: Sequence[int]) -> str:
 
 
 def _who(ranks: Sequence[int], stage: int | None) -> str:
-    more = f" and {len(ranks) - 4:,} more" if len(ranks) > 4 else ""
-    named = ", ".join(f"{rank:,}" for rank in ranks[:4]) + more
+    named = listed([f"{rank:,}" for rank in ranks], 4)
     if stage is not None:
         return f"stage {stage} ({'rank' if len(ranks) == 1 else 'ranks'} {named})"
     if not ranks:

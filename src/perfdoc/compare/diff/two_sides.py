@@ -30,7 +30,7 @@ from perfdoc.knobs.configuration import Undecided, View
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.results.figures import per_cent, plural, signed_share
-from perfdoc.results.names import base_name, shorten
+from perfdoc.results.names import base_name, listed, shorten
 from perfdoc.traces.kineto.names import short_name
 from perfdoc.version import __version__
 
@@ -71,10 +71,9 @@ def settings_rows(before: Loaded, after: Loaded) -> Configuration:
             )
         )
     unclear = sorted(one.unknown | two.unknown)
-    more = f" and {len(unclear) - _NAMED:,} more" if len(unclear) > _NAMED else ""
     return Configuration(
         state="measured",
-        reason=f"unknown: {', '.join(unclear[:_NAMED])}{more}" if unclear else "",
+        reason=f"unknown: {listed(unclear, _NAMED)}" if unclear else "",
         settings=rows,
         same=same,
     )
@@ -124,9 +123,7 @@ def work_flags(kernels: Kernels, basis: Basis) -> list[Flag]:
 
 
 def _kernel_names(kernels: Sequence[Kernel]) -> str:
-    names = list(dict.fromkeys(short_name(k.name)[:64] for k in kernels))
-    more = f" and {len(names) - _NAMED_KERNELS} more" if len(names) > _NAMED_KERNELS else ""
-    return ", ".join(names[:_NAMED_KERNELS]) + more
+    return listed(list(dict.fromkeys(short_name(k.name)[:64] for k in kernels)), _NAMED_KERNELS)
 
 
 def flags_of(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Basis) -> list[Flag]:

@@ -38,7 +38,7 @@ from perfdoc.compare.gate.sessions import note_one_session, note_same_place, pai
 from perfdoc.compare.runs import Run
 from perfdoc.profiling.environment import encodable
 from perfdoc.results.figures import duration, per_cent, plural
-from perfdoc.results.names import shorten
+from perfdoc.results.names import listed, shorten
 
 _LONGER_WARMUP_FRAC = 0.1
 """A warm-up that is longer than any of the baseline by this share of a run's steps hides what they cost."""
@@ -306,17 +306,13 @@ def _let(others: Facts, here: Facts, whose: str) -> list[str]:
     silent = {whose: [n for n in half if n in here], "the log": [n for n in half if n in others]}
     for which, names in silent.items():
         if names:
-            more = f" and {len(names) - MAX_UNSAID} more" if len(names) > MAX_UNSAID else ""
-            said = ", ".join(names[:MAX_UNSAID])
-            notes.append(f"not compared, as {which} {_DO[which]} not say: {said}{more}")
+            notes.append(f"not compared, as {which} {_DO[which]} not say: {listed(names, MAX_UNSAID)}")
     return notes
 
 
 def _named(differ: Sequence[Difference]) -> str:
     """The first of them, for a sentence."""
-    more = f" and {len(differ) - MAX_NAMED} more" if len(differ) > MAX_NAMED else ""
-    named = [f"{d.fact} ({_word(d.baseline)} → {_word(d.here)})" for d in differ[:MAX_NAMED]]
-    return ", ".join(named) + more
+    return listed([f"{d.fact} ({_word(d.baseline)} → {_word(d.here)})" for d in differ], MAX_NAMED)
 
 
 def _word(value: Fact) -> str:
