@@ -120,17 +120,19 @@ def _self_ns(start: I64, end: I64, parent: I64) -> I64:
     return found
 
 
-_OF_APPLE = re.compile(r"aten::\w*(?<![a-z])mps(?![a-z])")
-"""Operators of PyTorch's back end for Apple's GPUs, whose name tells it: attention, convolution, LSTM."""
+_APPLE = "torch.profiler records no kernels of Apple's GPUs (MPS): torch.mps.profiler and Instruments do."
+_CAPTURED = "It shows graphs being captured; their kernels run as they are replayed: give a trace of that."
+_REMEDIES = {
+    r"aten::\w*(?<![a-z])mps(?![a-z])": _APPLE,
+    r"(?:cuda|hip)StreamBeginCapture|capture_\d+_(?:decode|prefill|mixed)": _CAPTURED,
+}
+"""By how names of operators, calls and ranges begin: PyTorch's back end for Apple's GPUs; vLLM's captures."""
 
 
 def remedy_without_gpu(trace: Trace) -> str:
     """How to capture the GPU that the program uses, or that it cannot be."""
-    if any(map(_OF_APPLE.match, trace.strings)):
-        return (
-            "torch.profiler records no kernels of Apple's GPUs (MPS): torch.mps.profiler and Instruments do."
-        )
-    return (
+    said = (words for form, words in _REMEDIES.items() if any(map(re.compile(form).match, trace.strings)))
+    return next(said, "") or (
         "Capture with the GPU traced (torch.profiler: activities=[ProfilerActivity.CPU, "
         "ProfilerActivity.CUDA]; nsys: --trace=cuda,nvtx)."
     )

@@ -115,18 +115,17 @@ def _groups(x: Inputs, *, offsets: int, out_dtype: int, default: bool) -> Operat
     k = a.shape[-1]
     if b.shape[-2] != k:
         return None
-    m, n = a.shape[-2], b.shape[-1]
+    outputs = a.shape[-2] * b.shape[-1]
+    flops = 2 * outputs * k
     if len(a.shape) == 3 and len(b.shape) == 3:
         if a.shape[0] != b.shape[0]:
             return None
-        outputs, flops = a.shape[0] * m * n, 2 * a.shape[0] * m * n * k
+        outputs, flops = a.shape[0] * outputs, a.shape[0] * flops
     elif len(a.shape) == len(b.shape):
         # The gradient of the weights: each group sums over its own part of k.
         if ends is None or len(ends.shape) != 1:
             return None
-        outputs, flops = ends.shape[0] * m * n, 2 * m * n * k
-    else:
-        outputs, flops = m * n, 2 * m * n * k
+        outputs *= ends.shape[0]
     width = _out_width(x, out_dtype, a.width if default else 2)
     read = bytes_of(*(x.tensor(i) for i in range(offsets + 1)))
     return OperatorWork(
@@ -146,16 +145,14 @@ def _quantised(x: Inputs, first: int = 0) -> OperatorWork | None:
 
 
 def _experts(x: Inputs) -> OperatorWork | None:
-    """fused_experts(tokens [m, h], w1 [experts, i or 2 i, h], w2 [experts, h, i], weights [m, k], …): both
-    products for the k experts of every token. Even routing reaches experts x (1 - (1 - k / experts)^m) of
-    them, whose weights are read."""
+    """fused_experts(tokens [m, h], w1 [experts, i or 2 i, h], w2 [experts, h, i], weights [m, k], …). Even
+    routing reaches experts x (1 - (1 - k / experts)^m) of them, whose weights are read."""
     found, rest = x.tensors(0, 1, 2, 3), x.tensors(*range(5, x.count))
     if [len(t.shape) for t in found] != [2, 3, 3, 2]:
         return None
     a, w1, w2, chosen = found
     (m, h), (experts, up, _), i, k = a.shape, w1.shape, w2.shape[2], chosen.shape[1]
-    # Weights of 4 bits share bytes: their shapes are not those of the products. Where a map says which
-    # experts are here, most tokens go elsewhere.
+    # Two weights of 4 bits share a byte. Where a map says which experts are here, most tokens go elsewhere.
     fits = w1.shape[2] == h and w2.shape[:2] == (experts, h) and up in (i, 2 * i) and chosen.shape[0] == m
     if not fits or not 0 < k <= experts or any(len(t.shape) == 1 and t.dtype == "unknown" for t in rest):
         return None
