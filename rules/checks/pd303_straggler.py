@@ -116,15 +116,9 @@ def evaluate(case: Case) -> Verdict:
     late = [s for s in found.stragglers if _loss_frac(case, s) >= MIN_FRAC]
     culprits = [s for s in late if s.cause != "waiting" and not _by_schedule(case, s)]
     if not culprits:
-        return passes(
-            [
-                (
-                    "collectives with skew above the clock error, of those compared",
-                    f"{found.distinguishable:,} of {found.compared:,}",
-                )
-            ],
-            _excused(case, late[0]) if late else "",
-        )
+        count = f"{found.distinguishable:,} of {found.compared:,}"
+        seen = ("collectives with skew above the clock error, of those compared", count)
+        return passes([seen], _excused(case, late[0]) if late else "")
     worst = max(culprits, key=lambda s: (_would_repeat(case, s), s.cause == "compute", _loss_frac(case, s)))
     prediction = _prediction(case, worst)
     named = _named(case, worst, culprits)
@@ -153,12 +147,11 @@ def evaluate(case: Case) -> Verdict:
 
 def _by_pauses(case: Case, late: Pausing) -> Verdict:
     found, gain, where = case.job.skew, most_waited(case, late.names, on_hosts=False), paused_in(case)
-    at = f"at {found.distinguishable:,} of {found.compared:,} collectives"
     longest, s = brief(max(s.start_spread_ns for s in found.largest_spreads)), "s" if late.is_one else ""
     return _told(
         action=f"Find why {late.who} pause{s}",
-        blames=f"The others wait for {late.who}, {late.does}, {at}" if is_as_much(case, gain) else "",
-        reason=f"{late.who} come{s} up to {longest} late, {at}",
+        blames=f"The others wait for {late.who}, {late.does}{late.at}" if is_as_much(case, gain) else "",
+        reason=f"{late.who} come{s} up to {longest} late{late.at}",
         evidence=[("of all waiting, for that", per_cent(late.wait_frac, 0)), ("the longest", longest)],
         remedy=(f"See what is done in {where}. " if where else "") + late.cure,
         gain=gain,

@@ -21,6 +21,8 @@ class Pausing:
     names: list[str]
     wait_frac: float
     cause: LateCause
+    at: str
+    """Behind it: at how many collectives, where these are few."""
     at_once: bool = True
     """Whether they do in the same steps."""
 
@@ -48,17 +50,20 @@ class Pausing:
 
 
 def in_pauses(case: Case) -> Pausing | None:
-    """The rank that nearly all waiting is for, at few collectives, because of its host: what chance does not
-    do, though it may not come back. And the names of it and of those that pause about as long: whoever is the
-    last one has all the waiting, and without it the next one has."""
+    """The rank that nearly all waiting is for, alone or at few collectives, because of its host: what chance
+    does not do, though it may not come back. And the names of it and of those that pause about as long:
+    whoever is the last one has all the waiting, and without it the next one has."""
     found = case.job.skew
     hosts = [late for late in (found.latest, *found.also_late) if late is not None and late.cause in _HOSTS]
+    alone = bool(hosts) and hosts[0].wait_frac >= _NEARLY_ALL
+    hosts = hosts[:1] if alone else hosts
     wait_frac = sum(late.wait_frac for late in hosts)
     if not hosts or wait_frac < _NEARLY_ALL:
         return None
     once = any(r.window.runs_once or r.window.steps == 1 for r in case.ranks)
     told = sum(not waits_by_schedule(w.dimension, case.job.stages) for w in found.waits)
-    if once or told < len(case.ranks) or found.distinguishable > _FEW_FRAC * found.compared:
+    few = found.distinguishable <= _FEW_FRAC * found.compared
+    if once or told < len(case.ranks) or not (few or alone):
         return None
     named = {late.name for late in hosts}
     idle = dict(zip(case.job.labels, map(_silent_ns, case.ranks), strict=False))
@@ -69,7 +74,9 @@ def in_pauses(case: Case) -> Pausing | None:
     if (lost or 0.0) < LEADS_FRAC:
         return None
     they = [r for r, name in zip(case.ranks, case.job.labels, strict=False) if name in names]
-    return Pausing(names=names, wait_frac=wait_frac, cause=hosts[0].cause, at_once=_in_same_steps(they))
+    at = f", at {found.distinguishable:,} of {found.compared:,} collectives" if few else ""
+    at_once = _in_same_steps(they)
+    return Pausing(names=names, wait_frac=wait_frac, cause=hosts[0].cause, at=at, at_once=at_once)
 
 
 def _in_same_steps(ranks: Sequence[RankMeasurement]) -> bool:

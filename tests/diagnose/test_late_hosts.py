@@ -88,3 +88,44 @@ def test_of_ranks_that_are_launched_alike_none_is_named(tmp_path: Path) -> None:
     said = said_of(tmp_path, 0)
     assert "rank" not in said.verdict
     assert all("PD303" not in row.codes for row in said.opportunities)
+
+
+@pytest.mark.parametrize("also_us", [0, 300])
+def test_another_host_that_is_a_little_late_elsewhere_hides_nobody(also_us: int, tmp_path: Path) -> None:
+    """Eight steps of four ranks: a GEMM of 1 ms and an all-reduce of 150 us, which hosts wait for, then one
+    of 2 ms and two all-reduces. Rank 0 launches the second GEMM 3 ms late, rank 1 the first by also_us."""
+    builders = [TimelineBuilder() for _ in range(4)]
+    processes = [b.process(pid=1000 + i, rank=i) for i, b in enumerate(builders)]
+    works = [(process.thread(), process.device()) for process in processes]
+    said = Collective(operation="allreduce", group_name="0", ranks=(0, 1, 2, 3), in_elements=1 << 20)
+    at = 1_000 * US
+    for step in range(8):
+        begun, lates = at, ({1: also_us}, {0: 3_000})
+        for late, takes, sums in zip(lates, (1_000, 2_000), (1, 2), strict=True):
+            calls = [at + late.get(r, 0) * US for r in range(4)]
+            ends = [call + 5 * US for call in calls]
+            for i in range(1 + sums):
+                starts = ends
+                ends = [start + takes * US for start in starts] if i == 0 else [max(starts) + 150 * US] * 4
+                for r, (thread, device) in enumerate(works):
+                    call = calls[r] + i * 5 * US
+                    device.kernel(
+                        ALL_REDUCE if i else GEMM,
+                        starts[r],
+                        ends[r],
+                        stream=30 if i else 7,
+                        launch=(thread, call, call + 3 * US),
+                        collective=said if i else None,
+                    )
+            for r, (thread, _) in enumerate(works):
+                thread.api("cudaStreamSynchronize", calls[r] + 15 * US, ends[r] + 2 * US)
+            at = ends[0] + 4 * US
+        for thread, _ in works:
+            thread.range(f"iteration {step}", begun - US, at - 2 * US)
+    paths = [write_kineto(b.build(), tmp_path / f"{i}.json", 1000 + i) for i, b in enumerate(builders)]
+    row, *_ = (found := analysed(AnalysisRequest(captures=tuple(paths), jobs=1)).diagnosis).opportunities
+    assert "ank 0" in found.verdict
+    assert "launched late by its host" in found.verdict
+    assert row.codes == ["PD303"]
+    assert row.gain is not None
+    assert row.gain.high_ms == pytest.approx(3.0, rel=0.02)
