@@ -247,3 +247,13 @@ def test_a_sentence_goes_on_after_a_colon() -> None:
     )
     screen = first_screen(compare(before, after))
     assert "\nWith the profiler: within noise" in screen
+
+
+def test_idle_time_beside_the_only_step_is_not_compared() -> None:
+    """A step of 50 ms on both sides, beside which the device idled 45 ms and now does 5."""
+    made = rank_of_steps(0, [50_000_000])
+    both = [side([replace(made, window=replace(made.window, outside_ns=ms * 1_000_000))]) for ms in (45, 5)]
+    found = compare(*both)
+    assert "45 ms and 5 ms" in first_screen(found)
+    assert next_step(found).startswith("capture several steps")
+    assert next_step(compare(both[1], both[1])).startswith("nothing to do")

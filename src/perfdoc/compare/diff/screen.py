@@ -79,6 +79,8 @@ def logged_screen(found: Logged, after: str, *, width: int = 100) -> str:
 
 def next_step(diff: Diff) -> str:
     """What to do about it, with the command."""
+    if any(flag.code == "beside-steps" for flag in diff.flags):
+        return "capture several steps on both sides, and compare again."
     if diff.outcome == "no_change":
         return "nothing to do; both take as long."
     noise, by_log = diff.noise, sections.logged_first(diff.noise, diff.logged)

@@ -29,7 +29,8 @@ from perfdoc.knobs.configuration import Configuration as Settings
 from perfdoc.knobs.configuration import Undecided, View
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
-from perfdoc.results.figures import per_cent, plural, signed_share
+from perfdoc.results.figures import brief, per_cent, plural, signed_share
+from perfdoc.results.losses import outside_of
 from perfdoc.results.names import base_name, listed, shorten
 from perfdoc.traces.kineto.names import short_name
 from perfdoc.version import __version__
@@ -134,6 +135,9 @@ def flags_of(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Basis)
     def flag(code: str, message: str) -> None:
         found.append(Flag(code=code, message=message))
 
+    if outside_of(one.ranks) or outside_of(two.ranks):
+        idle = [brief(min(r.window.outside_ns for r in side.ranks)) for side in (one, two)]
+        flag("beside-steps", f"Not compared: idle time beside the only step, {' and '.join(idle)}.")
     if {i.sha256 for i in one.inputs} == {i.sha256 for i in two.inputs}:
         flag("same-captures", "Both sides are the same captures.")
     if basis == "window":
@@ -144,12 +148,7 @@ def flags_of(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Basis)
         )
     for code, what, a, b in (
         ("formats", "The capture formats differ", _of(before, "format"), _of(after, "format")),
-        (
-            "profilers",
-            "The profilers' versions differ",
-            _of(before, "tool_version"),
-            _of(after, "tool_version"),
-        ),
+        ("profilers", "The profilers' versions differ", *(_of(s, "tool_version") for s in (before, after))),
         ("perfdoc", "The versions of perfdoc differ", {one.perfdoc_version}, {two.perfdoc_version}),
     ):
         if a != b:
