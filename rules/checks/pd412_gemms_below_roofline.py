@@ -54,7 +54,7 @@ def evaluate(case: Case) -> Verdict:
         reason="some GEMMs reach much less of their roofline than others of the same job",
         evidence=[
             *evidence,
-            ("best GEMM, of its roofline", per_cent(max(_best(r) for r in case.ranks))),
+            ("best GEMM, of its roofline", per_cent(max(best_frac(_bound(r)) for r in case.ranks))),
             *map(of_roofline, worst(case, _bound)),
         ],
         remedy="Time these shapes alone (perfdoc peak shows what the device reaches). Where they are as "
@@ -67,10 +67,13 @@ def evaluate(case: Case) -> Verdict:
 
 
 def _far(rank: RankMeasurement) -> list[OperatorEfficiency]:
-    """Not those whose sizes say why (PD410)."""
-    low = [o for o in rank.efficiency.operators if (o.roofline_frac or 1.0) < FAR_FRAC]
-    low = [o for o in low if beyond_ns(o) > _STARTS_NS * o.calls]
-    return [o for o, odd in zip(low, odd_sizes(low), strict=True) if not odd]
+    """Not those whose sizes say why (PD410), nor lists of small tensors: many kernels a call update them."""
+    known = rank.efficiency.operators
+    low = [i for i, o in enumerate(known) if (o.roofline_frac or 1.0) < FAR_FRAC]
+    low = [i for i in low if beyond_ns(known[i]) > _STARTS_NS * known[i].calls]
+    odd = odd_sizes(known) if low else []
+    lists = [o.kernel_class == "optimizer" and o.time_ns - beyond_ns(o) < _STARTS_NS * o.calls for o in known]
+    return [known[i] for i in low if not odd[i] and not lists[i]]
 
 
 def _far_ns(rank: RankMeasurement) -> int:
@@ -81,12 +84,8 @@ def _bound(rank: RankMeasurement) -> list[OperatorEfficiency]:
     return bound_by_flops(rank.efficiency.operators)
 
 
-def _best(rank: RankMeasurement) -> float:
-    return best_frac(rank.efficiency.operators)
-
-
 def _beyond_best_ns(rank: RankMeasurement) -> int:
-    best = _best(rank)
+    best = best_frac(_bound(rank))
     if not best:
         return 0
     slow = sum(o.time_ns * max(0.0, 1 - (o.roofline_frac or 0.0) / best) for o in _bound(rank))
