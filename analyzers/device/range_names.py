@@ -28,8 +28,6 @@ STEP_PATTERNS: tuple[tuple[str, str], ...] = (
     ("JAX", r"^(TSL:)?PjitFunction\((\w{1,32}_)?step\)$"),
     ("vLLM", r"^execute_(\d+_)?context_\d+\([^()]{0,99}\)_generation_\d+\([^()]{0,99}\)$"),
     ("SGLang", r"^step\[\w{1,32} bs=\d+[^\]]{0,255}\]$"),
-    ("ATOM", r"^(prefill|decode)\[bs=\d+.{0,255}\]$"),
-    ("xDiT", r"^execute_diffusion_\d+\(\d+x\d+\)$"),
     ("TensorRT-LLM", r"^\[Executor\] _forward_step( \d+)?: \d+ ctx reqs,( \d+ ctx tokens,)? \d+ gen reqs$"),
     # "Warm-up Step 1" and "Optimizer.step#…" must not match: the whole name is a step or it is none.
     (
@@ -38,6 +36,8 @@ STEP_PATTERNS: tuple[tuple[str, str], ...] = (
         r"(step|iter|iteration)([ _-]?(num|number|idx|index|id))?[\W_]{0,4}\d+( ?(/|of) ?\d+)?[\W_]{0,4}$",
     ),
     ("common form", r"(?i)^(\w{1,32}\.)?(run[ _-])?(train|training)[ _-]?(step|iter|iteration)$"),
+    ("ATOM", r"^(prefill|decode)\[bs=\d+.{0,255}\]$"),
+    ("xDiT", r"^execute_diffusion_\d+\(\d+x\d+\)$"),
 )
 """(where the form comes from, pattern on the whole name); the first that occurs wins."""
 

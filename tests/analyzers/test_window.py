@@ -213,13 +213,17 @@ def test_names_that_only_contain_a_step_are_none(tmp_path: Path, name: str) -> N
     assert "no range" in window.reason
 
 
-def test_a_known_form_wins_over_a_common_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("outer", "inner"), [("perfdoc.step 0", "step {}"), ("iteration 7", "decode[bs={} tok=9]")]
+)
+def test_a_known_form_wins_over_a_common_one(outer: str, inner: str, tmp_path: Path) -> None:
+    """And that over an engine's: training decodes inside of its iterations."""
     builder = TimelineBuilder()
     process = builder.process()
     thread, device = process.thread(), process.device()
-    thread.range("perfdoc.step 0", 0, 100)
-    thread.range("step 0", 0, 50)
-    thread.range("step 1", 50, 100)
+    thread.range(outer, 0, 100)
+    thread.range(inner.format(0), 0, 50)
+    thread.range(inner.format(1), 50, 80)
     device.kernel(GEMM, 200, 210, launch=(thread, 10, 11))
     device.kernel(GEMM, 220, 230, launch=(thread, 60, 61))
     trace = trace_of(builder, tmp_path)
