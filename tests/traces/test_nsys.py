@@ -237,7 +237,9 @@ def test_times_that_were_exported_as_utc_are_utc(tmp_path: Path, normalized: boo
     """`nsys export --ts-normalize=true` adds the session's start to every time."""
     session = 1_700_000_000_000_000_123
     t = TimelineBuilder(utc_origin_ns=session)
-    t.process().device().kernel("gemm", 1000 + session * normalized, 2000 + session * normalized)
+    process = t.process()
+    process.device().kernel("gemm", 1000 + session * normalized, 2000 + session * normalized)
+    process.thread().api("cudaFree", session, session + 9)  # one row is damaged
     trace = read_nsys_sqlite(write_nsys_sqlite(t.build(), tmp_path / "x.sqlite"))
     assert trace.utc_origin_ns is not None
     assert (trace.kernels.start_ns + trace.utc_origin_ns).tolist() == [session + 1000]

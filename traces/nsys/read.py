@@ -113,7 +113,8 @@ def read_nsys(source: NsysSource) -> Trace:
     found = mended(source.path, kernels, copies, graphs, api, ids.strings.values, damage)
     kernels, copies, graphs = found.kernels, found.copies, found.graphs
     capture_end = max(int(t.end_ns.max(initial=0)) for t in (kernels, copies, graphs, api))
-    utc_origin_ns = 0 if capture_end >= EPOCH_NS else meta.utc_origin_ns  # `nsys export --ts-normalize=true`
+    middle = next((int(t.start_ns[len(t) // 2]) for t in (kernels, graphs, api) if len(t)), 0)
+    utc_origin_ns = 0 if middle >= EPOCH_NS else meta.utc_origin_ns  # `nsys export --ts-normalize=true`
     nvtx = nsys_host.read_ranges(source, ids, capture_end)
     if not len(kernels) and not len(graphs) and not _is_cpu_run(ids.strings.values):
         raise NoGpuActivityError(
