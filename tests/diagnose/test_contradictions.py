@@ -182,6 +182,10 @@ def test_the_gpu() -> None:
     }
     assert found_in(capture_of(gpu=B200), fp8="hybrid", fp8_recipe="mxfp8", fp4="e2m1") == {}
     assert found_in(capture_of(), nvlink_domain_size=72) == {"nvlink_domain_size": ("72", "8")}
+    assert found_in(capture_of(), nvlink_domain_size=8) == {}
+    # A name that is given is of devices without one; of the same chip it may be shorter.
+    assert found_in(capture_of(gpu=H100, gpu_name="B200")) == {"gpu_name": ("B200", H100)}
+    assert found_in(capture_of(gpu=H100, gpu_name="H100")) == {}
 
 
 def test_what_followed_from_it_is_unknown_too() -> None:

@@ -21,6 +21,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.pipeline.layout import counted_passes
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.profiling.gpus import gpu_model
 from perfdoc.records import dataclass
 from perfdoc.results.degrees import Degree
 from perfdoc.results.figures import per_cent
@@ -52,6 +53,7 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "etp": ("expert_tensor_parallel_size",),
         "micro_batches": ("global_batch_size", "micro_batch_size"),
         "dtype": ("bf16", "fp16", "fp8", "fp4"),
+        "gpu_name": (),
     }
 )
 _FROM_SIZES = ("world_size", "dp", "micro_batches")
@@ -242,13 +244,19 @@ def _gpus(
     name, gpu = kinds.pop()
     if gpu is None:
         return
+    given_model, model = gpu_model(facts.gpu_name), gpu_model(name)
+    if given_model is not None and model is not None and given_model.tflops != model.tflops:
+        yield _of("gpu_name", facts, name, "by the capture, which goes first")
     values = configuration.values
-    of_formats = (
+    domain = values.get("nvlink_domain_size")
+    fits = not isinstance(domain, int) or gpu.nvlink_domain in (None, domain)
+    of_gpu = (
         ("fp8", values.get("fp8") or (facts.dtype == "fp8" or None), gpu.fp8, "no FP8"),
         ("fp4", values.get("fp4"), gpu.multiplies("fp4"), "no FP4"),
         ("fp8_recipe", values.get("fp8_recipe") == "mxfp8" or None, gpu.mxfp8, "no MXFP8"),
+        ("nvlink_domain_size", domain, fits, str(gpu.nvlink_domain)),
     )
-    for setting, given, able, lacks in of_formats:
+    for setting, given, able, lacks in of_gpu:
         if given is not None and not able:
             shown = "mxfp8" if setting == "fp8_recipe" else "fp8" if given is True else str(given)
             fact = "dtype" if setting == "fp8" and facts.dtype == "fp8" else setting
@@ -260,13 +268,3 @@ def _gpus(
                 evidence=f"on the GPU, {name}",
                 settings=[*_SETTINGS["dtype"], "fp8_recipe"] if setting == "fp8" else [setting],
             )
-    domain = values.get("nvlink_domain_size")
-    if isinstance(domain, int) and gpu.nvlink_domain is not None and domain != gpu.nvlink_domain:
-        yield Contradiction(
-            fact="nvlink_domain_size",
-            given=str(domain),
-            given_by="",
-            captured=str(gpu.nvlink_domain),
-            evidence=f"on the GPU, {name}",
-            settings=["nvlink_domain_size"],
-        )
