@@ -73,7 +73,9 @@ def mended(
     damage.add("CUDA graph", "no end", int(np.count_nonzero(~ended)))
     graphs = graphs.take(rows[2][ended])
     kernels, copies, left = _with_lengths(kernels, copies, names, host, damage)
-    if any(len(table) for _, table in tables) and not len(kernels) + len(copies) + len(graphs):
+    found = (kernels, copies, graphs)
+    few = 0 < sum(map(len, found)) < FEWEST_ROWS  # they may be empty kernels, all of them
+    if any(len(t) for _, t in tables) and not few and not any((t.end_ns > t.start_ns).any() for t in found):
         raise TraceError(path, "holds no row of a GPU whose time can be true.", AGAIN)
     for what, table in (("kernel", kernels), ("memory operation", copies), ("CUDA graph", graphs)):
         if float((table.end_ns - table.start_ns).sum(dtype=np.float64)) > MAX_TOTAL_NS:
@@ -125,9 +127,7 @@ def _with_lengths(
     covers = covers[~rows.in_graph[covers] & ~unknown[covers]]
     longest, of_any = _longest(rows, np.concatenate((covers, np.flatnonzero(unknown), last)))
     own = longest[covers]
-    waits = np.array(
-        [_WAITS.search(names[i]) is not None if i >= 0 else False for i in rows.name[covers]], bool
-    )
+    waits = np.array([i >= 0 and bool(_WAITS.search(names[i])) for i in rows.name[covers]], bool)
     least = np.where(own >= 0, own * np.where(waits, _MUCH_LONGER, _LONGER), of_any * _MUCH_LONGER)
     long = covers[(end[covers] - start[covers] > least) & ((own >= 0) | ~waits)]
     mend = np.unique(np.concatenate((long, np.flatnonzero(unknown), last))).astype(np.int64)

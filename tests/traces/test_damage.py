@@ -273,9 +273,10 @@ def test_a_damaged_device_leaves_the_other_as_it_is(tmp_path: Path) -> None:
     assert told(trace).startswith("8 kernels clipped by 6.96 ms")  # 8 of 870 us
 
 
-def test_a_file_of_nothing_but_rows_without_a_time_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", ["start = 0, end = 0", "end = start"])
+def test_a_file_of_nothing_but_rows_without_a_time_is_refused(times: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="whose time can be true"):
-        as_sqlite(tmp_path, {}, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 0, end = 0")
+        as_sqlite(tmp_path, {}, f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET {times}")
 
 
 @pytest.mark.parametrize("dur", [-9223372030.0, -1, 9.3e12, 1e30, "x", None])
