@@ -105,24 +105,21 @@ def _with_lengths(
     every = np.arange(len(kernels))
     if not len(start):
         return kernels, copies, every
-    stream = np.concatenate((kernels.stream, copies.stream))
     device = np.concatenate((kernels.device, copies.device)).astype(np.int64)
-    _, code = distinct(stream)
+    _, code = distinct(np.concatenate((kernels.stream, copies.stream)))
     _, code = distinct(code * (int(device.max()) + 2) + device)
     following, covers = _on_streams(start, end, code)
     unknown = (end < start) | (end > MAX_TIME_NS)
     last = _last_lengths(start, end, unknown, host)
     if not (len(covers) or unknown.any() or len(last)):
         return kernels, copies, every
-    kind = -1 - copies.kind.astype(np.int64)
-    correlation = np.concatenate((kernels.correlation, copies.correlation))
     node = np.concatenate((kernels.graph_node, copies.graph_node))
     rows = _Rows(
         start=start,
         end=end,
-        name=np.concatenate((kernels.full_name.astype(np.int64), kind)),
+        name=np.concatenate((kernels.full_name.astype(np.int64), -1 - copies.kind.astype(np.int64))),
         device=device,
-        in_graph=(node >= 0) | _shared(correlation),
+        in_graph=(node >= 0) | _shared(np.concatenate((kernels.correlation, copies.correlation))),
     )
     covers = covers[~rows.in_graph[covers] & ~unknown[covers]]
     longest, of_any = _longest(rows, np.concatenate((covers, np.flatnonzero(unknown), last)))

@@ -156,6 +156,9 @@ def test_calls_and_kernels_that_share_an_external_id_are_linked(tmp_path: Path) 
     ]
     shared = read(tmp_path / "shared.json", of_operator)
     assert set(shared.kernels.correlation.tolist()) == {-1}
+    ids = [e.get("args", {}).get("External id", 0) // 2 for e in events]
+    pairs = [{**e, "args": {"External id": i}} if i else e for e, i in zip(events, ids, strict=True)]
+    assert set(read(tmp_path / "pairs.json", pairs).kernels.correlation.tolist()) == {-1}
     # Where one kernel has a correlation id, the others' external ids are operators'.
     mixed = read(tmp_path / "mixed.json", [*events, *launch(900, 3_000)])
     assert sorted(set(mixed.kernels.correlation.tolist())) == [-1, 900]

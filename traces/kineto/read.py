@@ -193,6 +193,7 @@ def _unknown(like: I64) -> I64:
 
 
 _NO_STACKS = "the capture has no Python stacks: record with torch.profiler.profile(with_stack=True)"
+_OWN_IDS_FRAC = 0.95
 _NO_SHAPES = "the capture has no operator shapes: record with torch.profiler.profile(record_shapes=True)"
 
 
@@ -209,7 +210,10 @@ def read_kineto(path: Path) -> Trace:
     if rows.may_link and all(unlinked):
         from perfdoc.traces.kineto.external import EXTERNAL_DECODERS  # few files are so
 
-        facts, rows = read_events(path, lambda: EventRows(path, EXTERNAL_DECODERS))
+        _, again = read_events(path, lambda: EventRows(path, EXTERNAL_DECODERS))
+        again.settle()
+        ids = again.kernels.columns()["correlation"]  # an operator's are those of all its kernels
+        rows = again if len(unique(ids)) > _OWN_IDS_FRAC * len(ids) else rows
     other = writer_of((*rows.process_names, *rows.unknown))
     if other and (other[0] in NAMES_KERNELS or not len(rows.kernels)):
         raise TraceError(path, f"is a trace of {other[0]}, which perfdoc does not read.", other[1])

@@ -90,8 +90,7 @@ def read_nsys(source: NsysSource) -> Trace:
     has_kernels, has_graphs = (bool(source.columns(t)) for t in (nsys_gpu.KERNEL, nsys_gpu.GRAPH_TRACE))
     export = "Export the report: nsys export --type sqlite REPORT.nsys-rep"
     if not meta.is_nsight and not has_kernels and not has_graphs:
-        said = "is not a Nsight Systems export (none of its tables is there)."
-        raise TraceError(source.path, said, export)
+        raise TraceError(source.path, "is not a Nsight Systems export (none of its tables is there).", export)
     if has_kernels and not source.columns("StringIds"):
         raise TraceError(source.path, "has no names (no StringIds table): what ran cannot be told.", export)
     source.plan(
