@@ -102,6 +102,8 @@ class KnownRanges:
     """Waits for the interpreter's lock."""
     lock_held: I64
     """Times in which a thread had it."""
+    gloo: I64
+    """PyTorch's ranges around gloo's collectives, on gloo's threads."""
     comm: I64
     """Ranges whose name tells the dimension of communication launched in them."""
     comm_dimension: I64
@@ -116,6 +118,7 @@ _FORMS = (
     (GC_PATTERN, _GC_HINTS),
     (LOCK_WAIT_PATTERN, _LOCK_HINTS),
     (LOCK_HELD_PATTERN, _LOCK_HINTS),
+    ("^gloo:", ("gloo:",)),
 )
 """(pattern, hints) of every form but communication's."""
 
@@ -149,7 +152,7 @@ def find_known_ranges(trace: Trace, data_pattern: re.Pattern[str] | None = None)
     table[own] = [_known(trace.strings[i])[1] for i in own]
     comm = rows_named(trace, np.flatnonzero(table >= 0).tolist())
     comm = comm[trace.ranges.kind[comm] != RangeKind.MARK]
-    *steps, data, gc, lock_waits, lock_held = (
+    *steps, data, gc, lock_waits, lock_held, gloo = (
         rows_named(trace, used[among(alike, names)].tolist()) for names in named
     )
     if data_pattern is not None:
@@ -160,6 +163,7 @@ def find_known_ranges(trace: Trace, data_pattern: re.Pattern[str] | None = None)
         gc=gc,
         lock_waits=lock_waits,
         lock_held=lock_held,
+        gloo=gloo,
         comm=comm,
         comm_dimension=table[trace.ranges.name[comm]],
         communicators=_communicators(

@@ -14,7 +14,6 @@ from functools import cache
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
-from perfdoc.analyzers.base.rows import said_by_names
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
 from perfdoc.analyzers.device.range_names import rows_on
@@ -183,13 +182,12 @@ def _in_range(
     trace, idle_ns = view.trace, spot.end_ns - spot.start_ns
     some = idle_ns - round(_ALL * idle_ns)
     steps = np.concatenate([EMPTY.start_ns, *(of for _, of in view.known.steps)])
-    gloo = said_by_names(
-        trace.strings, trace.ranges.name, lambda name: name.startswith("gloo:"), False, trace.alike
-    )
-    gloo &= among(trace.ranges.thread, trace.threads_of(view.device.process))
+    gloo = rows_on(trace, view.known.gloo, trace.threads_of(view.device.process))
     for table in (trace.ranges, trace.python_calls, trace.operators) if thread >= 0 else ():
         of = table.thread == thread
-        of = (of | gloo) & ~table.never_closed if isinstance(table, Ranges) else of
+        if isinstance(table, Ranges):
+            of[gloo] = True
+            of &= ~table.never_closed
         near = (table.start_ns <= spot.start_ns + some) & (table.end_ns >= spot.end_ns - some)
         rows = np.flatnonzero(near & of)
         start, end = table.start_ns[rows], table.end_ns[rows]
