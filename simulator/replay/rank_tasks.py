@@ -266,7 +266,7 @@ def _lag_device(
         binding = np.where(by_call[target], link is launch, at == ready[target])
         explained = binding & ~late[target]
         usual = own[explained & (own <= LAUNCH_LATENCY_MAX_NS)]  # calls may be longer
-        typical = queued_ns if link is others[0] else int(np.median(usual)) if len(usual) else 0
+        typical = queued_ns if link is others[0] else int(median(usual)) if len(usual) else 0
         lag = np.where(explained, own, np.minimum(own, typical))
         # Edges count from the end of their source; a launch counts from the start of the call.
         builder.add(source, target, lag - (end[source] - at), link.kind)
