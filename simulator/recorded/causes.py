@@ -71,8 +71,7 @@ def causes_of(
             if not together or any(e.kind in _OF_RANKS for e in gone):
                 break
             # None alone: all of them at once.
-            left = [e for e in left if e.kind not in _OF_RANKS] + together
-            together = []
+            left, together = [e for e in left if e.kind not in _OF_RANKS] + together, []
             continue
         effect, most = left[best], before - absent.unseen_ns + is_even[best] * uneven
         ways = [replace(effect, factors=effect.even)] if effect.even is not None else []
@@ -86,6 +85,9 @@ def causes_of(
             left[best] = replace(effect, note=ABSENT_NOTE)
             variants[best][rows] = 0.0
             others.append(before - step_ends(plan, [variants[best]])[0])
+        if effect.kind == "slow_rank":  # it may begin late as it is slow: cured, the next one would
+            now = scaled(job, works, without(works, gone), links)
+            others.append(np.subtract(*step_ends(replace(plan, begins_ns=0.0), [now, variants[best]])))
         found.append(_cause(job, left[best], recorded, names, [saved, *others], even))
         gone.append(left.pop(best))
         before = ends[best]

@@ -161,13 +161,11 @@ def with_meeting_at_end(job: RecordedJob, plan: Plan) -> RecordedJob:
     takes[last] = 0.0
     _, ends = walk(plan, lambda c: takes[c][None, :], (1, takes.shape[1]))
     begin: F64 = np.array([ends[m][0] for m in range(len(last))])
-    end = begin + job.takes[last]
-    apart, left = np.ptp(begin, axis=0), np.ptp(end, axis=0)
+    apart, left = np.ptp(begin, axis=0), np.ptp(begin + job.takes[last], axis=0)
     if np.median(left) >= TOGETHER * np.median(apart):
         return job
     cells = list(job.cells)
     for c in last:
         cells[c] = replace(cells[c], kind="end of the step", lane=TAIL_LANE, partners=frozenset(last))
-    met = job.takes.copy()
-    met[last] = job.takes[last].min(axis=0)
-    return replace(job, cells=tuple(cells), takes=met)
+    takes[last] = job.takes[last].min(axis=0)
+    return replace(job, cells=tuple(cells), takes=takes)
