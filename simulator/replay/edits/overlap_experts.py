@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.profiling.gpus import gpu_model
 from perfdoc.records import dataclass
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64
-from perfdoc.simulator.forward.hardware import GPUS, MEMORY_EFFICIENCY
+from perfdoc.simulator.forward.hardware import MEMORY_EFFICIENCY
 from perfdoc.simulator.forward.layout import layer_parameters
 from perfdoc.simulator.replay.edits.edit import with_durations
 from perfdoc.simulator.replay.edits.messages import beyond_latency, latency_of_any
@@ -91,13 +92,12 @@ class _Pairs:
 
 def _read_ns(rebuilt: Rebuilt, pairs: _Pairs, memory_frac: float) -> F64 | None:
     """The least time of the GEMMs of a layer's experts; None where unknown."""
-    facts, gpu = rebuilt.ranks[0].facts, rebuilt.ranks[0].gpu_name
-    speed = [g.memory_gbps for g in GPUS.values() if g.name == gpu]
-    if facts.model is None or not speed:
+    facts, gpu = rebuilt.ranks[0].facts, gpu_model(rebuilt.ranks[0].gpu_name)
+    if facts.model is None or gpu is None or gpu.memory_gbps is None:
         return None
     layer = facts.model.layers - 1
     held = 2 * layer_parameters(facts.model, layer, tp=facts.tp or 1, ep=facts.ep or 1)[1]
-    once: F64 = np.full(len(pairs.sent), held / (speed[0] * memory_frac))
+    once: F64 = np.full(len(pairs.sent), held / (gpu.memory_gbps * memory_frac))
     return np.where(pairs.in_forward, once, 2 * once)
 
 
