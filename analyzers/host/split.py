@@ -34,6 +34,10 @@ MIN_COPY_BYTES = 1 << 12
 _SPARSE_MAX_NS = 1_000_000
 """The same of a thread whose launches mostly lie further apart than this: it is not busy with launching. And
 of one that seldom takes as long."""
+_IN_TURN, _NEAR, _MOST = 24, 3, 0.9
+"""Kernels, as many as a layer has, that are launched so late, with two others between any of them: the host
+does not pause, but launches slowly there, as in a debugger or beside a tracer of Python. Of these times so
+many are what launching takes."""
 _RARE_FRAC, _RARE_A_STEP = 0.005, 4
 """Of the times between calls, or so many a step: where no more are so long, launching does not take them, and
 a graph of each layer, which has all others, leaves them."""
@@ -62,11 +66,24 @@ class PythonSplit:
     waits: list[ThreadWait]
 
 
-def launching_max_ns(launch_ns: I64, between_ns: I64, steps: int) -> int:
+def slow_launching_ns(kernel_ns: I64, between_end_ns: I64, between_ns: I64, steps: int) -> int:
+    """The longest time between calls where many kernels of a step in turn are launched late, 0 where none
+    are: from the starts of their launches, ascending, and ends and lengths of all times between calls."""
+    before = np.bincount(np.searchsorted(kernel_ns, between_end_ns), between_ns, len(kernel_ns) + 1)
+    late = np.flatnonzero(before[:-1] > _SPARSE_MAX_NS)
+    if not steps or len(late) <= _RARE_A_STEP * steps:
+        return 0
+    runs = np.split(late, np.flatnonzero(np.diff(late) > _NEAR) + 1)
+    slow = [before[run] for run in runs if len(run) >= _IN_TURN]
+    return _OUTLIER * int(np.quantile(np.concatenate(slow), _MOST)) if slow else 0
+
+
+def launching_max_ns(launch_ns: I64, between_ns: I64, steps: int, slow_ns: int) -> int:
     """The longest time from one call of a thread to the next that counts as launching, from the starts of its
-    launches, ascending, and the times between its calls in so many steps."""
+    launches, ascending, and the times between its calls in so many steps. slow_ns: as of
+    slow_launching_ns."""
     usual = float(np.median(np.diff(launch_ns))) if len(launch_ns) > 1 else 0.0
-    if usual > _SPARSE_MAX_NS:
+    if usual > _SPARSE_MAX_NS and not slow_ns:
         return _SPARSE_MAX_NS
     rare = max(round(_RARE_FRAC * len(between_ns)), _RARE_A_STEP * steps)
     if not steps or rare >= len(between_ns):  # no step, nothing that could be seldom in it
@@ -76,7 +93,7 @@ def launching_max_ns(launch_ns: I64, between_ns: I64, steps: int) -> int:
     apart_by_far = longest[:-1] >= np.maximum(_OUTLIER * longest[1:], max(_TIMES * usual, _SPARSE_MAX_NS))
     breaks = np.flatnonzero(apart_by_far)
     other = int(longest[max(rare, int(breaks[-1]) + 1 if len(breaks) else 0)])
-    return min(max(_OUTLIER * other, round(_TIMES * usual), _SPARSE_MAX_NS), LAUNCHING_MAX_NS)
+    return min(max(_OUTLIER * other, round(_TIMES * usual), slow_ns, _SPARSE_MAX_NS), LAUNCHING_MAX_NS)
 
 
 def python_split(
@@ -177,7 +194,13 @@ def _pauses(calls: HostCalls, thread: int, idle: Intervals, view: DeviceView, mo
         return EMPTY
     apart = calls.covered.get(thread, EMPTY).gaps(view.window.start_ns, int(idle.end_ns[-1]))
     length = apart.end_ns - apart.start_ns
-    some = length > (most_ns or launching_max_ns(start[kind == CallKind.LAUNCH], length, view.window.steps))
+    if not most_ns:
+        activity = view.activity
+        kernels = (activity.kernel >= 0) & (activity.launch_thread == thread)
+        launched, steps = np.sort(activity.launch_start_ns[kernels]), view.window.steps
+        slow_ns = slow_launching_ns(launched, apart.end_ns, length, steps)
+        most_ns = launching_max_ns(start[kind == CallKind.LAUNCH], length, steps, slow_ns)
+    some = length > most_ns
     return Intervals(apart.start_ns[some], apart.end_ns[some])
 
 

@@ -144,6 +144,36 @@ def test_many_pauses_a_step_are_the_models_own(tmp_path: Path) -> None:
     assert "CUDA graphs" in words_of(said)
 
 
+@pytest.mark.parametrize(("late", "kernels", "each_us"), [(60, 80, 1_500), (60, 80, 3_000), (30, 400, 3_000)])
+def test_many_late_launches_in_turn_are_slow_launching(
+    late: int, kernels: int, each_us: int, tmp_path: Path
+) -> None:
+    """As in a debugger: most of a step's launches, or a layer of 30. 1,350 us of the first one are hidden
+    behind kernels, of each other one 90."""
+    said = said_of(job(late * each_us, pieces=late, after=kernels - BEFORE), tmp_path)
+    assert "launch-bound" in said.verdict
+    gain = said.opportunities[0].gain
+    assert (said.opportunities[0].codes, gain is None) == (["PD201"], False)
+    assert gain is not None
+    assert gain.low_ms <= (lost_ms := late * (each_us - 90) / 1_000 - 1.26) <= (gain.high_ms or 0) * 1.001
+    assert gain.mid_ms == pytest.approx(lost_ms, rel=0.15)
+
+
+def test_few_late_launches_a_step_are_pauses_though_many_come_in_turn(tmp_path: Path) -> None:
+    """A loop that does something else for 3 ms between each two of three kernels of 100 us."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for step in range(40):
+        at = 6_400 * US * step
+        for i in range(3):
+            call, begin = at + (3_000 * i + 10) * US, at + (3_000 * i + 15) * US
+            device.kernel(GEMM, begin, begin + 100 * US, launch=(thread, call, call + 3 * US))
+        thread.api("cudaStreamSynchronize", at + 6_020 * US, at + 6_117 * US)
+        thread.range(f"step {step}", at, at + 6_300 * US)
+    assert ": the host pauses" in said_of(builder, tmp_path).verdict
+
+
 def test_workers_are_not_blamed_where_no_batch_is_copied_behind_the_pause(tmp_path: Path) -> None:
     """A step's batch goes to the device at its beginning; the pause lies in the middle."""
     case = case_of(tmp_path, job(8_000, batch=True), settings={"dataloader_num_workers": 4})

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.host.calls import CallKind
-from perfdoc.analyzers.host.split import LAUNCHING_MAX_NS, launching_max_ns
+from perfdoc.analyzers.host.split import LAUNCHING_MAX_NS, launching_max_ns, slow_launching_ns
 from perfdoc.analyzers.kernels.optimizer import SMALL
 from perfdoc.results.figures import per_cent
 from perfdoc.simulator.engine import EdgeKind, TaskKind
@@ -91,12 +91,15 @@ def launched_together(rebuilt: Rebuilt, taken: Bool, *, rare: bool = False) -> R
     launches = np.flatnonzero(rebuilt.call == CallKind.LAUNCH)
     possible = np.flatnonzero(between)
     of_ranks = rebuilt.by_rank(launches), rebuilt.by_rank(target[possible])
-    for frame, launched, own in zip(rebuilt.ranks, *of_ranks, strict=True):
+    for rank, (frame, launched, own) in enumerate(zip(rebuilt.ranks, *of_ranks, strict=True)):
         mine, steps = possible[own], np.array([*frame.step_starts_ns, *_next_step(frame)], np.int64)
         starts = np.sort(rebuilt.start_ns[launches[launched]])
-        longest = launching_max_ns(starts, edges.lag_ns[mine], len(frame.step_starts_ns))
+        lag_ns, computed = edges.lag_ns[mine], rebuilt.by_launch[rank]
+        ends, count = rebuilt.start_ns[target[mine]], len(frame.step_starts_ns)
+        slow_ns = slow_launching_ns(rebuilt.launch_ns[computed], ends, lag_ns, count)
+        longest = launching_max_ns(starts, lag_ns, count, slow_ns)
         if rare:
-            least, longest = longest, launching_max_ns(starts, edges.lag_ns[mine], 0)
+            least, longest = longest, launching_max_ns(starts, lag_ns, 0, slow_ns)
             seldom |= bool(((edges.lag_ns[mine] > least) & (edges.lag_ns[mine] <= longest)).any())
         short = edges.lag_ns[mine] <= longest
         between[mine] = short
