@@ -26,9 +26,6 @@ STEP_PATTERNS: tuple[tuple[str, str], ...] = (
     ("JAX", r"^(TSL:)?[\w.-]{1,64}#step_num=\d+(,[^#]{0,200})?#?$"),
     ("JAX", r"^(TSL:)?XlaModule:#([^#]{0,200},)?hlo_module=p?(jit|map)_+(\w{1,32}_)?step(,[^#]{0,200})?#$"),
     ("JAX", r"^(TSL:)?PjitFunction\((\w{1,32}_)?step\)$"),
-    ("vLLM", r"^execute_(\d+_)?context_\d+\([^()]{0,99}\)_generation_\d+\([^()]{0,99}\)$"),
-    ("SGLang", r"^step\[\w{1,32} bs=\d+[^\]]{0,255}\]$"),
-    ("TensorRT-LLM", r"^\[Executor\] _forward_step( \d+)?: \d+ ctx reqs,( \d+ ctx tokens,)? \d+ gen reqs$"),
     # "Warm-up Step 1" and "Optimizer.step#…" must not match: the whole name is a step or it is none.
     (
         "common form",
@@ -36,6 +33,9 @@ STEP_PATTERNS: tuple[tuple[str, str], ...] = (
         r"(step|iter|iteration)([ _-]?(num|number|idx|index|id))?[\W_]{0,4}\d+( ?(/|of) ?\d+)?[\W_]{0,4}$",
     ),
     ("common form", r"(?i)^(\w{1,32}\.)?(run[ _-])?(train|training)[ _-]?(step|iter|iteration)$"),
+    ("vLLM", r"^execute_(\d+_)?context_\d+\([^()]{0,99}\)_generation_\d+\([^()]{0,99}\)$"),
+    ("SGLang", r"^step\[\w{1,32} bs=\d+[^\]]{0,255}\]$"),
+    ("TensorRT-LLM", r"^\[Executor\] _forward_step( \d+)?: \d+ ctx reqs,( \d+ ctx tokens,)? \d+ gen reqs$"),
     ("ATOM", r"^(prefill|decode)\[bs=\d+.{0,255}\]$"),
     ("xDiT", r"^execute_diffusion_\d+\(\d+x\d+\)$"),
 )

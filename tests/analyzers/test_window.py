@@ -214,7 +214,14 @@ def test_names_that_only_contain_a_step_are_none(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("outer", "inner"), [("perfdoc.step 0", "step {}"), ("iteration 7", "decode[bs={} tok=9]")]
+    ("outer", "inner"),
+    [
+        ("perfdoc.step 0", "step {}"),
+        ("iteration 7", "decode[bs={} tok=9]"),
+        ("iteration 7", "execute_context_0(0)_generation_{}(9)"),
+        ("train_step", "step[DECODE bs={} toks=9]"),
+        ("iteration 7", "[Executor] _forward_step {}: 0 ctx reqs, 9 gen reqs"),
+    ],
 )
 def test_a_known_form_wins_over_a_common_one(outer: str, inner: str, tmp_path: Path) -> None:
     """And that over an engine's: training decodes inside of its iterations."""
