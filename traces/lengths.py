@@ -73,7 +73,7 @@ def mended(
     damage.add("CUDA graph", "no end", int(np.count_nonzero(~ended)))
     graphs = graphs.take(rows[2][ended])
     kernels, copies, left = _with_lengths(kernels, copies, names, host, damage)
-    found = (kernels, copies, graphs)
+    found = (kernels, graphs) if len(kernels) + len(graphs) else (copies,)
     few = 0 < sum(map(len, found)) < FEWEST_ROWS  # they may be empty kernels, all of them
     if any(len(t) for _, t in tables) and not few and not any((t.end_ns > t.start_ns).any() for t in found):
         raise TraceError(path, "holds no row of a GPU whose time can be true.", AGAIN)

@@ -277,6 +277,14 @@ def test_a_damaged_device_leaves_the_other_as_it_is(tmp_path: Path) -> None:
 def test_a_file_of_nothing_but_rows_without_a_time_is_refused(times: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="whose time can be true"):
         as_sqlite(tmp_path, {}, f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET {times}")
+    builder = laid()
+    device = next(iter(builder._processes.values())).device(ordinal=1)
+    device.copy("host_to_device", 64, gemm(0), gemm(1))  # a copy that lasts tells nothing of kernels
+    path = write_nsys_sqlite(builder.build(), tmp_path / "y.sqlite")
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start")
+    with pytest.raises(TraceError, match="whose time can be true"):
+        read_trace(path)
 
 
 @pytest.mark.parametrize("dur", [-9223372030.0, -1, 9.3e12, 1e30, "x", None])

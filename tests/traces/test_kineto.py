@@ -209,6 +209,10 @@ def test_old_category_names_bare_list_epoch_times_and_inf(tmp_path: Path) -> Non
 def test_relative_times_without_a_base_have_no_utc(tmp_path: Path) -> None:
     kernel = '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":%s,"dur":1}'
     assert planted(tmp_path, f'{{"traceEvents":[{kernel % 5}]}}').utc_origin_ns is None
+    # Of times since 1970 one event is damaged.
+    many = ",".join(kernel % (1711964646000000 + i) for i in range(9))
+    operator = '{"ph":"X","cat":"cpu_op","name":"k","pid":1,"tid":7,"ts":1,"dur":1}'
+    assert planted(tmp_path, f'{{"traceEvents":[{operator},{many}]}}').utc_origin_ns == 0
     both = planted(
         tmp_path,
         f'{{"baseTimeNanoseconds": 1711964646000000000, "traceEvents":[{kernel % 1711964646000001}]}}',

@@ -150,6 +150,11 @@ def test_calls_and_kernels_that_share_an_external_id_are_linked(tmp_path: Path) 
     assert trace.kernels.correlation.tolist() == [100 * step + i for step in (0, 1) for i in range(1, 21)]
     assert trace.api_calls.correlation.tolist() == trace.kernels.correlation.tolist()
     assert trace.capabilities["launch_correlation"].available
+    # Kernels of another name that no operator launches have none.
+    more = [
+        {**e, "args": {}, "name": "graph"} if e["cat"] == "kernel" and e["ts"] >= 2_000 else e for e in events
+    ]
+    assert read(tmp_path / "more.json", more).kernels.correlation.tolist() == [*range(1, 21), *[-1] * 20]
     # In newer files that id is the operator's: of two launches in one operator neither kernel is told.
     of_operator = [
         {**e, "args": {"External id": 7 + (e["ts"] >= 2_000)}} if "args" in e else e for e in events

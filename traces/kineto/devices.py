@@ -73,12 +73,12 @@ def distributed(info: Any) -> Distributed:
     )
 
 
-def utc_origin_ns(base_time_ns: Any, first_ns: int | None) -> int | None:
+def utc_origin_ns(base_time_ns: Any, time_ns: int | None) -> int | None:
     """UTC epoch of time 0: baseTimeNanoseconds, or 0 where the times are epoch times themselves.
 
-    `first_ns` is the earliest time of the capture. None where neither holds, or where both do.
+    time_ns: one of the capture's. None where neither holds, or where both do.
     """
-    is_epoch = first_ns is not None and first_ns >= EPOCH_NS
+    is_epoch = time_ns is not None and time_ns >= EPOCH_NS
     base = base_time_ns if type(base_time_ns) is int and 0 < base_time_ns < INT64_END else None
     if base is not None:
         return None if is_epoch else base

@@ -212,7 +212,8 @@ def read_kineto(path: Path) -> Trace:
 
         _, again = read_events(path, lambda: EventRows(path, EXTERNAL_DECODERS))
         again.settle()
-        ids = again.kernels.columns()["correlation"]  # an operator's are those of all its kernels
+        ids = again.kernels.columns()["correlation"]
+        ids = ids[ids > 0]  # what no operator launches has none; an operator's are those of all its kernels
         rows = again if len(unique(ids)) > _OWN_IDS_FRAC * len(ids) else rows
     other = writer_of((*rows.process_names, *rows.unknown))
     if other and (other[0] in NAMES_KERNELS or not len(rows.kernels)):
@@ -236,17 +237,11 @@ def read_kineto(path: Path) -> Trace:
     syncs, _ = host_rows(tables.syncs, "synchronisation", None, damage)
     none = GraphLaunches.empty()
     device = mended(path, tables.kernels, tables.copies, none, calls, rows.strings.values, damage)
-    first = min(
-        (
-            int(t.start_ns.min())
-            for t in (device.kernels, device.copies, calls, syncs, operators, annotations)
-            if len(t)
-        ),
-        default=None,
-    )
+    timed = (device.kernels, device.copies, calls, syncs, operators, annotations)
+    middle = next((int(t.start_ns[len(t) // 2]) for t in timed if len(t)), None)  # one may be damaged
     launch_count, _ = launched(by_correlation, device.kernels.correlation)
     launched_kernels = int(np.count_nonzero(launch_count))
-    origin = utc_origin_ns(facts.base_time_ns, first)
+    origin = utc_origin_ns(facts.base_time_ns, middle)
     listed = {group.name for group in ranks.groups}
     trace = Trace(
         path=path,
@@ -297,7 +292,7 @@ def read_kineto(path: Path) -> Trace:
                 kernels=len(device.kernels),
                 launched_kernels=launched_kernels,
                 host_processes=len(by_correlation.host_processes),
-                clock_disagrees=origin is None and first is not None and bool(facts.base_time_ns),
+                clock_disagrees=origin is None and middle is not None and bool(facts.base_time_ns),
             ),
         ),
     )

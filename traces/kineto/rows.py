@@ -206,7 +206,7 @@ class EventRows(OddEvents):
             name = self._name_on_device(event, "kernel")
             interned = self.strings.intern(short_name(name)), self.strings.intern(name)
             self._kernel_names[name] = interned
-            self.may_link = args.correlation is None is not args.external
+            self.may_link |= args.correlation is None is not args.external
         if args.collective is not None or args.group_name is not None:
             self.payloads.add(len(self.kernels), args)
         where = self._ordinal(event, args), event.tid if args.stream is None else args.stream
