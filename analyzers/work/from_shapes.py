@@ -143,6 +143,8 @@ def work_from_shapes(view: DeviceView, rows: I64) -> KernelWork:
     np.minimum.at(best, found.call, rank)
     does = (rank < _NO_RANK) & (rank == best[found.call])
     does &= ~_composite(found, operators, group, does)
+    names = trace.kernels.full_name[found.kernels]
+    does &= ~said_by_names(trace.strings, names, lambda name: bool(_SPARSE.search(name)), False)
     if not does.any():
         return KernelWork.unknown(len(rows), "the inputs of no operator with a formula determine its work")
     kernels, call, group = found.kernels[does], found.call[does], group[does]
@@ -249,6 +251,8 @@ def _types(view: DeviceView, found: _Calls) -> I64:
     return of_call[found.call]
 
 
+_SPARSE = pattern_of(r"(cu|roc|hip)sparse::")
+"""Kernels of sparse operands, whose shapes do not tell how much of them is there."""
 _NO_RANK = 2
 """A kernel that does not do its operator's work."""
 

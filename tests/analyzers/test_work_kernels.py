@@ -111,6 +111,15 @@ def test_kernels_of_another_class_have_none_of_a_product(tmp_path: Path) -> None
     assert [SOURCES[i] for i in found.source.tolist()] == ["none", "shapes", "none"]
 
 
+def test_products_of_sparse_operands_are_unknown(tmp_path: Path) -> None:
+    """Their shapes are those of dense ones, and the operator is the same."""
+    plan = ShapePlan()
+    for at, name in ((0, GEMM), (10, "void cusparse::csrmm_v2_kernel<cusparse::CsrMMPolicy<float>>(x)")):
+        plan.operator("aten::addmm", at, at + 5, dims=[[64, 64]] * 3, dtypes=[BF16] * 3)
+        plan.kernel(name, 5, at + 1)
+    assert np.isnan(plan.work(tmp_path).flops).tolist() == [False, True]
+
+
 def test_an_operator_around_one_of_its_kind_claims_nothing(tmp_path: Path) -> None:
     """A backend launches one kernel in linear and one in the mm inside it: the product is there once."""
     plan = ShapePlan()
