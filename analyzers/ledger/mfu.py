@@ -181,7 +181,8 @@ def _peak(ranks: Sequence[MfuRank], facts: JobFacts) -> _Known:
         kind = facts.peak_kind or "given"
         return _Known(value=facts.peak_flops_per_second, text=source, kind=kind)
     names = {r.gpu_name for r in ranks}
-    remedy = "Name the GPU, --set gpu_name=H100, or give its dense peak in teraflop/s: --set peak_tflops=989."
+    begin = "Name the GPU, --set gpu_name=H100, or give" if None in names else "Give"
+    remedy = f"{begin} its dense peak in teraflop/s: --set peak_tflops=989."
     if names == {CPU} and facts.measured_ceilings is None:
         return _Known(
             value=None,

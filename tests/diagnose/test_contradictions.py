@@ -186,6 +186,12 @@ def test_the_gpu() -> None:
     # A name that is given is of devices without one; of the same chip it may be shorter.
     assert found_in(capture_of(gpu=H100, gpu_name="B200")) == {"gpu_name": ("B200", H100)}
     assert found_in(capture_of(gpu=H100, gpu_name="H100")) == {}
+    assert found_in(capture_of(gpu=A100, gpu_name="A100")) == {}
+    assert found_in(capture_of(gpu=H100, gpu_name="H200")) == {"gpu_name": ("H200", H100)}
+    assert found_in(capture_of(gpu="GPU of tomorrow", gpu_name="H200")) == {
+        "gpu_name": ("H200", "GPU of tomorrow")
+    }
+    assert found_in(capture_of(gpu=f"{H100}, 60 of 132 SMs", gpu_name="H100")) == {}
 
 
 def test_what_followed_from_it_is_unknown_too() -> None:

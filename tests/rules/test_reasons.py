@@ -124,6 +124,7 @@ def test_shapes_are_not_asked_for_where_the_rates_are_missing(tmp_path: Path) ->
         assert found.state == "skipped"
         assert "GPU of tomorrow is not in the table of GPUs" in found.reason
         assert "record" not in found.reason
+        assert "gpu_name" not in found.reason  # what is given does not stand for a name that is there
     (note, *_) = case.ranks[0].efficiency.notes
     assert "no rates of this device" in note
 

@@ -21,7 +21,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.pipeline.layout import counted_passes
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
-from perfdoc.profiling.gpus import gpu_model
+from perfdoc.profiling.gpus import gpu_family, gpu_model
 from perfdoc.records import dataclass
 from perfdoc.results.degrees import Degree
 from perfdoc.results.figures import per_cent
@@ -235,6 +235,15 @@ def _formats(ranks: Sequence[RankMeasurement], facts: JobFacts) -> Iterator[Cont
         yield _of("dtype", facts, shown, f"by the names of GEMMs ({per_cent(frac)} of their time)")
 
 
+def _differ(given: str, captured: str) -> bool:
+    """Whether their rates do, or generations where no rates are known: a name may leave its memory open."""
+    one, other = gpu_model(given), gpu_model(captured)
+    if one is None or other is None:
+        families = (gpu_family(given), gpu_family(captured))
+        return len({family and family.architecture for family in families}) > 1
+    return one.tflops != other.tflops or len({one.memory_gbps, other.memory_gbps} - {None}) > 1
+
+
 def _gpus(
     ranks: Sequence[RankMeasurement], facts: JobFacts, configuration: Configuration
 ) -> Iterator[Contradiction]:
@@ -242,11 +251,10 @@ def _gpus(
     if len(kinds) != 1:
         return
     name, gpu = kinds.pop()
+    if facts.gpu_name is not None and name is not None and _differ(facts.gpu_name, name):
+        yield _of("gpu_name", facts, name, "by the capture, which goes first")
     if gpu is None:
         return
-    given_model, model = gpu_model(facts.gpu_name), gpu_model(name)
-    if given_model is not None and model is not None and given_model.tflops != model.tflops:
-        yield _of("gpu_name", facts, name, "by the capture, which goes first")
     values = configuration.values
     domain = values.get("nvlink_domain_size")
     fits = not isinstance(domain, int) or gpu.nvlink_domain in (None, domain)
