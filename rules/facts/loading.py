@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
+import numpy as np
+
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.patterns import pattern_of
 from perfdoc.results.figures import per_cent
@@ -74,18 +76,23 @@ def awaits_batch(case: Case) -> str:
 REQUESTS = "want of requests"
 _NO_REQUESTS_NS, _A_TENTH = 50_000_000, 0.1
 """An engine schedules in milliseconds; of idle time, one such pause where steps do not tell of each."""
+_DECODES = pattern_of(r"(?i)context_0\(|^(step\[)?decode\b")
+"""Steps that only go on with answers that were begun, by vLLM's, SGLang's and ATOM's names."""
 
 
 def awaits_requests(case: Case) -> bool:
     """Whether an inference engine idles mostly in pauses that are far longer than scheduling takes: nothing
-    asks it for tokens then, and it is no slower for them. A pause in most steps is its own: requests last."""
+    asks it for tokens then, and it is no slower for them. A pause in most steps is its own: requests last. So
+    is one that the same answers go on after."""
     if not case.program.serves or "tensorrt" in case.program.marks:
         return False
     long_ns = 0.0
     for rank in case.ranks:
         by_step = rank.step_ledgers.leaf_ns.get("idle.host")
         if by_step is not None:
-            long = by_step[by_step >= _NO_REQUESTS_NS]
+            steps = pairwise((*rank.step_ledgers.names, ""))
+            goes_on = [step == following and bool(_DECODES.search(step)) for step, following in steps]
+            long = by_step[(by_step >= _NO_REQUESTS_NS) & np.logical_not(goes_on)]
             silent_ns = awaiting_ns(rank) + between_steps_ns(rank)
             long_ns += min(float(long.sum()), silent_ns) if len(long) < _MOST * len(by_step) else 0.0
         elif longest_ns(case) >= max(_NO_REQUESTS_NS, _A_TENTH * rank.ledger.idle.host):

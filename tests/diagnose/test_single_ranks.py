@@ -274,10 +274,11 @@ def test_work_that_was_queued_hides_what_was_before_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_an_engine_without_requests_is_at_no_fault(named: bool, tmp_path: Path) -> None:
-    """vLLM decodes four answers of five iterations of 3 ms, and then is asked for nothing for 400 ms: three
-    times between its steps, which take 63 ms in the mean, or with no step's name."""
-    host = Host(step="execute_context_0(0)_generation_32(32)" if named else "")
+    """vLLM gives four answers in five iterations of 3 ms, the first of which reads the question, and then is
+    asked for nothing for 400 ms: three times between its steps, 63 ms in the mean, or with no step's name."""
+    host = Host()
     for i in range(20):
+        host.step = f"execute_context_{'0(0)' if i % 5 else '1(99)'}_generation_32(32)" if named else ""
         host.run(*[("void vllm::rms_norm_kernel<x>(y)", 5), (GEMM, 55), (SDPA, 30)] * 32)
         (host.end if named else host.wait)()
         host.begun = host.cpu = host.cpu + (400_000 if i % 5 == 4 else 40) * US
@@ -304,6 +305,28 @@ def test_an_engine_that_is_late_in_every_step_does_not_want_for_requests(waits: 
     assert "requests" not in said.verdict
     assert said.opportunities[0].codes == (["PD208"] if waits else ["PD201"])
     assert said.opportunities[0].gain is not None
+
+
+@pytest.mark.parametrize(
+    ("step", "wants"),
+    [
+        ("execute_context_0(0)_generation_32(32)", False),
+        ("step[DECODE bs=32 toks=32]", False),
+        ("decode[bs=32 tok=32]", False),
+        ("execute_context_1(512)_generation_0(0)", True),
+    ],
+)
+def test_an_engine_that_goes_on_with_the_same_answers_had_requests(
+    step: str, wants: bool, tmp_path: Path
+) -> None:
+    """It pauses 70 ms behind every third of twelve iterations. One that begins an answer each time may have
+    waited for it."""
+    host = Host(step=step)
+    for i in range(12):
+        host.run(*[("void vllm::rms_norm_kernel<x>(y)", 5), (GEMM, 55), (SDPA, 30)] * 20)
+        host.end()
+        host.begun = host.cpu = host.cpu + (70_000 if i % 3 == 2 else 40) * US
+    assert ("requests" in host.said(tmp_path, kineto=True).verdict) == wants
 
 
 CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32_cudnn"
