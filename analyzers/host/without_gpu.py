@@ -122,17 +122,20 @@ def _self_ns(start: I64, end: I64, parent: I64) -> I64:
 
 _APPLE = "torch.profiler records no kernels of Apple's GPUs (MPS): torch.mps.profiler and Instruments do."
 _CAPTURED = "It shows graphs being captured; their kernels run as they are replayed: give a trace of that."
+_TRACED = (
+    "Capture with the GPU traced (torch.profiler: activities=[ProfilerActivity.CPU, "
+    "ProfilerActivity.CUDA]; nsys: --trace=cuda,nvtx)."
+)
 _REMEDIES = {
     r"aten::\w*(?<![a-z])mps(?![a-z])": _APPLE,
+    r"(?:cu|cuda|hip)GraphLaunch": _TRACED,
     r"(?:cuda|hip)StreamBeginCapture|capture_\d+_(?:decode|prefill|mixed)": _CAPTURED,
 }
-"""By how names of operators, calls and ranges begin: PyTorch's back end for Apple's GPUs; vLLM's captures."""
+"""By how names of operators, calls and ranges begin: PyTorch's back end for Apple's GPUs; replays;
+what only captures, as vLLM names it."""
 
 
 def remedy_without_gpu(trace: Trace) -> str:
     """How to capture the GPU that the program uses, or that it cannot be."""
     said = (words for form, words in _REMEDIES.items() if any(map(re.compile(form).match, trace.strings)))
-    return next(said, "") or (
-        "Capture with the GPU traced (torch.profiler: activities=[ProfilerActivity.CPU, "
-        "ProfilerActivity.CUDA]; nsys: --trace=cuda,nvtx)."
-    )
+    return next(said, _TRACED)

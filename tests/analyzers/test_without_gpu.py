@@ -74,14 +74,18 @@ def test_apples_gpus_are_not_asked_for_with_cudas_switch(tmp_path: Path) -> None
 
 
 def test_graphs_that_are_captured_run_at_their_replay(tmp_path: Path) -> None:
-    """vLLM's ranges around each capture, or the calls, tell it: the GPU was traced, and no kernel ran."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread = process.thread()
-    thread.range("capture_256_decode", 0, 20)
-    process.operator(thread, "aten::mm", 5, 10)
-    path = tmp_path / "graph_capture_rank_0.json"
-    write_kineto(builder.build(), path, process.pid)
-    last = perfdoc("analyze", path).stderr.splitlines()[-1]
-    assert "replayed" in last
-    assert "ProfilerActivity.CUDA" not in last
+    """vLLM's ranges around each capture, or the calls, tell it: the GPU was traced, and no kernel ran. Where
+    they are replayed kernels ran."""
+    for replayed in (False, True):
+        builder = TimelineBuilder()
+        process = builder.process()
+        thread = process.thread()
+        thread.range("capture_256_decode", 0, 20)
+        process.operator(thread, "aten::mm", 5, 10)
+        if replayed:
+            thread.api("cudaGraphLaunch", 30, 40)
+        path = tmp_path / f"graph_capture_rank_{replayed:d}.json"
+        write_kineto(builder.build(), path, process.pid)
+        last = perfdoc("analyze", path).stderr.splitlines()[-1]
+        assert ("replayed" in last) is not replayed
+        assert ("ProfilerActivity.CUDA" in last) is replayed

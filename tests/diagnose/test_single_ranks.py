@@ -262,6 +262,20 @@ def test_what_is_lost_inside_the_only_step_is_worth_more_than_less_beside_it(tmp
     assert next_capture(said) == ""
 
 
+@pytest.mark.parametrize(("before_ms", "leads"), [(15, False), (49, True)])
+def test_what_the_only_step_computes_with_leads_where_it_is_worth_more(
+    before_ms: int, leads: bool, tmp_path: Path
+) -> None:
+    """GEMMs in FP32 take 50 ms; in BF16 they take 45 ms less. What passes beside them is told either way."""
+    host = Host(step="ProfilerStep#{}")
+    host.cpu += before_ms * 1_000 * US
+    host.run(*[("ampere_sgemm_128x64_nn", 1_000)] * 50)
+    host.end()
+    said = host.said(tmp_path, kineto=True)
+    assert said.verdict.startswith("Beside") is leads
+    assert f"waits {before_ms} ms" in f"{said.verdict} {said.why}"
+
+
 def test_work_that_was_queued_hides_what_was_before_it(tmp_path: Path) -> None:
     """The first GEMM starts 50 ms behind its launch: the device did what the capture does not show."""
     host = Host(step="ProfilerStep#{}")

@@ -95,6 +95,9 @@ def verdict_of(
     rows: in the order of the diagnosis. rules: of every state.
     """
     said, why = _of_time(ranks, rows, {rule.code: rule for rule in rules}, seen)
+    outside = outside_of(ranks)
+    beside = once.beside_steps(outside, _gpus(ranks))[0] if outside is not None else ""
+    why = f"{why.strip()} {beside}" if beside != said else why
     if seen.failed_allocations:
         why = f"{said} {why}"
         said = f"{plural(seen.failed_allocations, 'allocation')} failed: out of GPU memory."
@@ -113,7 +116,11 @@ def _of_time(
     if (only := once.verdict_once(ranks)) is not None:
         return only
     loss, frac = largest_loss([rank.ledger_ns for rank in ranks])
-    if (outside := outside_of(ranks)) is not None:
+    first = rows[0] if rows and rows[0].blamed else None
+    wrong = _in_how_it_computes(rows, rules)
+    gain = rows[0].gain if first is not None or wrong else None
+    worth_ms = (gain.mid_ms or gain.high_ms or 0.0) if gain is not None else 0.0
+    if (outside := outside_of(ranks)) is not None and outside.outside_ns >= worth_ms * 1e6:
         return once.beside_steps(outside, _gpus(ranks))
     part = brief(frac * whole_ns / _units(ranks))
     if account.graphs_frac(ranks) > _MOSTLY:
@@ -126,7 +133,6 @@ def _of_time(
             return hidden, counts
         lost = f"{part} of the {_base(ranks)}, {share(frac)}: {_what(loss, frac, ranks, seen)}."
         return lost, f"{hidden} {counts}"
-    first = rows[0] if rows and rows[0].blamed else None
     rule = rules.get(first.codes[0]) if first is not None and first.codes else None
     why = " ".join([*_why(rule, first), *_profiler(ranks, seen)])
     computes = share(sum(rank.ledger_ns.compute for rank in ranks) / whole_ns)
@@ -138,7 +144,6 @@ def _of_time(
         what = rule.reason if rule is not None else "a simulated change makes it shorter"
         price = _price(first).partition(" of the ")[0]
         return f"{computes} of the {_base(ranks)} is compute; {what}: {price}.", why
-    wrong = _in_how_it_computes(rows, rules)
     if not loss:
         return f"All of the {_base(ranks)} is compute{wrong}.", why
     what = _what(loss, frac, ranks, seen)
