@@ -181,7 +181,7 @@ BUDGET = {
     "results": 3_938,  # what hosts allocate; savings in words; words that are compared; the what-if study
     "rules": 17_446,  # slow links of any dimension; what late hosts idle; what GPUs send; pauses; XLA
     "simulator": 13_722,  # tasks numbered by level; many ranks a level at a time; absent ranks; late ranks
-    "src": 22_576,  # copied workers, all ended; an end that takes nothing apart; GEMMs in FP32; kept patterns
+    "src": 22_578,  # copied workers, all ended; an end that takes nothing apart; GEMMs in FP32; kept patterns
     "traces": 10_376,  # parts joined as they come; figures of others; merged ranks; ROCm's copies; UTC
     "trainer": 4_835,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }
