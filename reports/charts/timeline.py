@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import fmean, median_low
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -22,7 +21,7 @@ from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.figures import duration, plural, share
 from perfdoc.results.names import opening, shorten
 from perfdoc.results.roles import MANY
-from perfdoc.results.timeline import TYPICAL_FRAC
+from perfdoc.results.timeline import TYPICAL_FRAC, typical_ns
 
 
 class Patch(NamedTuple):  # of which there are thousands: a dataclass takes five times as long to make
@@ -70,8 +69,6 @@ WIDTH = 1000
 HEIGHT = 20
 _FEW_RANKS = 4
 """All tracks are drawn of so many ranks; of more, the ledgers, and all tracks of the first."""
-_UNEVEN = 1.25
-"""The mean step over the median one: from here on a median step does not show what is said of the mean."""
 _COLUMNS = 500
 _ALL_COLUMNS = 12_000
 _NARROWEST_LETTER = 3.0
@@ -236,19 +233,17 @@ def _sentences(found: Timeline, diagnosis: Diagnosis) -> list[str]:
 def _typical(found: Timeline, diagnosis: Diagnosis) -> str:
     """How the steps that are drawn compare with all steps of their ranks."""
     lengths = {rank.label: [s.duration_ns for s in rank.window.step_list] for rank in diagnosis.ranks}
-    away, only, uneven = 0.0, True, ""
+    away, only, of = 0.0, True, "median"
     for rank in found.ranks:
         own = lengths.get(rank.label) or [rank.duration_ns]
-        middle = max(1, median_low(own))
-        away = max(away, abs(rank.duration_ns - middle) / middle)
-        only = only and len(own) == 1
-        if fmean(own) > _UNEVEN * middle:
-            uneven = f"; the mean step, {duration(round(fmean(own)))}, loses more than is drawn"
+        middle, what = typical_ns(own)
+        away = max(away, abs(rank.duration_ns - middle) / max(1, middle))
+        only, of = only and len(own) == 1, what if what == "mean" else of
     if only:
         return "the only step captured"
     if away <= TYPICAL_FRAC:
-        return f"within {share(TYPICAL_FRAC)} of the median step of each rank{uneven}"
-    return f"up to {share(away)} from the median step of its rank{uneven}"
+        return f"within {share(TYPICAL_FRAC)} of the {of} step of each rank"
+    return f"up to {share(away)} from the {of} step of its rank"
 
 
 def _row(label: str, rank: TimelineRank, track: TimelineTrack, span: int, columns: int) -> Row:
