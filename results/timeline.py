@@ -18,8 +18,8 @@ _UNEVEN = 1.25
 
 
 def typical_ns(length_ns: Sequence[int]) -> tuple[int, str]:
-    """(the length of a typical step, what it is of all): the lower median; the mean, of which the report speaks,
-    where that is so much longer that a median step does not show what is lost.
+    """(the length of a typical step, what it is of all): the lower median; the mean, of which the report
+    speaks, where that is so much longer that a median step does not show what is lost.
 
     >>> typical_ns([100, 110, 120, 130]), typical_ns([100, 100, 400])
     ((110, 'median'), (200, 'mean'))
