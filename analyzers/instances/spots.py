@@ -170,15 +170,16 @@ def _often(view: DeviceView, begins_ns: I64) -> str:
 _FEWEST = 4
 """Steps that show a turn."""
 _ALL, _HALF, _SOME = 0.8, 0.5, 0.2
-"""Of idle time, or of a copy, inside a range; of the range, idle, or the copy that is used there."""
+"""Of idle time, or of a copy, inside a range; of the range, idle, or copies that are used there."""
 
 
 def _in_range(
-    view: DeviceView, spot: Spot, thread: int, idle: Callable[[], Intervals], least: float = _HALF
+    view: DeviceView, spot: Spot, thread: int, idle: Callable[[], Intervals], *, all_alike: bool = False
 ) -> Spot:
     """The same with the shortest range, no step's, else Python function, else operator, that holds nearly all
     of this idle time and little else: what the host did then. Of the thread that launched what ended it, or
-    a collective of gloo's: other threads keep nobody waiting."""
+    a collective of gloo's: other threads keep nobody waiting. all_alike: the range holds other such time as
+    well, which may be less of it."""
     trace, idle_ns = view.trace, spot.end_ns - spot.start_ns
     some = idle_ns - round(_ALL * idle_ns)
     steps = np.concatenate([EMPTY.start_ns, *(of for _, of in view.known.steps)])
@@ -193,12 +194,13 @@ def _in_range(
         start, end = table.start_ns[rows], table.end_ns[rows]
         mine = np.minimum(end, spot.end_ns) - np.maximum(start, spot.start_ns) >= _ALL * idle_ns
         known = steps if isinstance(table, Ranges) else EMPTY.start_ns
-        mine &= (idle_ns >= least * (end - start)) & ~among(rows, known)
+        held_ns = idle().covered_within(start, end) if all_alike else idle_ns
+        mine &= (held_ns >= (_SOME if all_alike else _HALF) * (end - start)) & ~among(rows, known)
         if mine.any():
             name = table.name[rows[mine][np.argmin((end - start)[mine])]]
-            alike = of & (table.name == name)
-            all_alike = union(table.start_ns[alike], table.end_ns[alike])
-            return replace(spot, inside=trace.strings[int(name)], inside_ns=all_alike.overlap_ns(idle()))
+            same = of & (table.name == name)
+            ranges = union(table.start_ns[same], table.end_ns[same])
+            return replace(spot, inside=trace.strings[int(name)], inside_ns=ranges.overlap_ns(idle()))
     return spot
 
 
@@ -271,7 +273,7 @@ def _copy(view: DeviceView) -> Spot | None:
     if spot is None:
         return None
     first = np.searchsorted(activity.start_ns, spot.start_ns)
-    return _in_range(view, spot, int(activity.launch_thread[first]), lambda: EMPTY, _SOME)
+    return _in_range(view, spot, int(activity.launch_thread[first]), lambda: copies, all_alike=True)
 
 
 def _within(activity: Activity, stretches: Intervals, rows: I64) -> Intervals:

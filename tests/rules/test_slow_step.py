@@ -227,6 +227,18 @@ def test_long_batches_of_a_quarter_of_the_steps_are_no_exception(tmp_path: Path)
     assert "too many" in result("PD210", case_of(tmp_path, *laid_out(*ranks))).reason
 
 
+@pytest.mark.parametrize(
+    ("slow", "steps", "found"),
+    [((500, 1200), 4, "problem"), ((1700, 0), 4, "information"), ((500, 500), 4, ""), ((500, 1200), 2, "")],
+)
+def test_of_few_steps_one_that_takes_twice_as_long_is_told(
+    slow: tuple[int, int], steps: int, found: str, tmp_path: Path
+) -> None:
+    """600 us, and 1,800 or 1,100: a late batch is a fault, computing may be an update."""
+    one = result("PD210", slow_once(tmp_path, slow, at=steps - 2, steps=steps))
+    assert (one.level if one.state == "fires" else "") == found
+
+
 def test_steps_that_differ_as_they_do_and_small_excess_are_none(tmp_path: Path) -> None:
     scattered = [(500 + 40 * (i * 7 % 5), 0) for i in range(10)]
     assert result("PD210", case_of(tmp_path, *laid_out(scattered))).state == "passes"
