@@ -20,8 +20,8 @@ from perfdoc.analyzers.device.range_names import rows_on
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import Ledger, Step
-from perfdoc.traces.model import Ranges
-from perfdoc.traces.table import among
+from perfdoc.traces.model import Operators, Ranges
+from perfdoc.traces.table import Bool, among, distinct
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,10 +198,23 @@ def _in_range(
         mine &= (held_ns >= (_SOME if all_alike else _HALF) * (end - start)) & ~among(rows, known)
         if mine.any():
             name = table.name[rows[mine][np.argmin((end - start)[mine])]]
-            same = of & (table.name == name)
-            ranges = union(table.start_ns[same], table.end_ns[same])
-            return replace(spot, inside=trace.strings[int(name)], inside_ns=ranges.overlap_ns(idle()))
+        elif all_alike or table is not trace.operators or (name := _mostly(table, of, spot)) < 0:
+            continue
+        same = of & (table.name == name)
+        ranges = union(table.start_ns[same], table.end_ns[same])
+        return replace(spot, inside=trace.strings[int(name)], inside_ns=ranges.overlap_ns(idle()))
     return spot
+
+
+def _mostly(table: Operators, of: Bool, spot: Spot) -> int:
+    """Name of the operator that most of this time goes to, one call after the other, as embeddings that are
+    looked up on the CPU; -1 where none has as much."""
+    rows = np.flatnonzero(of & (table.start_ns < spot.end_ns) & (table.end_ns > spot.start_ns))
+    start, end = (np.clip(t[rows], spot.start_ns, spot.end_ns) for t in (table.start_ns, table.end_ns))
+    outer = start >= np.append(spot.start_ns, np.maximum.accumulate(end))[: len(rows)]
+    names, at = distinct(table.name[rows[outer]].astype(np.int64))
+    took = np.bincount(at, (end - start)[outer])
+    return int(names[took.argmax()]) if took.max(initial=0) >= _HALF * (spot.end_ns - spot.start_ns) else -1
 
 
 def _clipped(times: I64, low: int, high: int) -> I64:

@@ -76,11 +76,7 @@ def warmup_steps(times_ns: I64) -> int | None:
 
 def outliers(times_ns: I64) -> I64:
     """Positions of steps above the median by more than 5 scaled MADs and 2 %; of few steps, whose scatter is
-    not known, that of one that takes twice as long as any other.
-
-    >>> outliers(np.array([10, 21, 10])).tolist(), outliers(np.array([10, 21, 11])).tolist()
-    ([1], [])
-    """
+    not known, that of one that takes twice as long as any other."""
     if len(times_ns) < FEW_STEPS:
         return np.empty(0, np.int64)
     if len(times_ns) < MIN_OUTLIER_STEPS:

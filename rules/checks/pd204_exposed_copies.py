@@ -62,8 +62,7 @@ _OFFLOADED = "cpu_offloading_num_layers"
 MOSTLY_FRAC = 0.9
 """Of the copies between host and device: with as many pinned already, pinning is no advice."""
 _HALF = " The GEMMs run in FP32: if these are weights or activations, 16 bits halve their bytes."
-_LESS = "Copy less, and overlap the rest"
-_FASTER = "Copy from pinned memory, and overlap the rest"
+_LESS = "Copy {}, and overlap the rest"
 _FEW = " take longer than compute can hide: beyond the overlap only {}fewer bytes save time"
 _ON_DEVICE = "Remove copies on the device"
 _TURNS = "Ranks copy one after the other, and each waits while the others do"
@@ -90,6 +89,7 @@ def evaluate(case: Case) -> Verdict:
     few = with_host and hidden < share / 2
     pageable = with_host and _from_host(kinds) == _HOST
     batch = with_host and _one_way(kinds) and (pageable or not few)
+    less = _LESS.format("from pinned memory" if batch else "less") if few else ""
     hand = _in_order(case, kinds, batch) if with_host else _DEVICE
     if with_host and re.search(
         r"(?i)checkpoint|save(?![a-z])", found := paused_in(case, key="exposed_memcpy")
@@ -103,7 +103,7 @@ def evaluate(case: Case) -> Verdict:
         reason=f"{_fast(kinds[0])}{_FEW.format('pinned memory and ' * pageable)}"
         if few
         else "the device copies while no kernel runs",
-        action=(_FASTER if batch else _LESS) if few else "" if with_host else _ON_DEVICE,
+        action=less if with_host else _ON_DEVICE,
         evidence=evidence,
         advice=advice,
         otherwise=hand,

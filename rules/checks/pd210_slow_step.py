@@ -83,7 +83,8 @@ def evaluate(case: Case) -> Verdict:
     if worst.leaf == "idle.host" and (following := _following(case, worst)):
         look += f", or at the beginning of {shorten(following, 48)}, whose first kernel ends the wait"
     what = {"idle.host": "wait", "exposed_memcpy": "copy"}.get(worst.leaf or "")
-    if what and (where := paused_in(case, worst.step, worst.leaf or "")):
+    where = paused_in(case, worst.step, worst.leaf or "") if what else ""
+    if where and not (what == "copy" and where.startswith("`aten::")):
         look = f"See what {where} does: that step's longest {what} lies in that range"
     by_design = often > 0 and _by_all(case, told)
     few = usual.count < MIN_OUTLIER_STEPS and _by_all(case, told)  # as a step of several that updates

@@ -32,7 +32,6 @@ META = Meta(
 MIN_FRAC = 0.05
 """Of the window, mean over ranks: kernels that cast to 8 bits or below, find maxima and lay out scales."""
 _FINE = {"mxfp8": "one scale for every 32 values", "blockwise": "one scale for every block"}
-_KEEP_16 = "Keep weights in 16 bits, where memory allows"
 _LOAD = (
     "Load them in 16 bits where memory allows: LoRA instead of QLoRA (bitsandbytes: load_in_4bit=False, "
     "load_in_8bit=False). Else a larger batch: each cast then serves more tokens."
@@ -48,7 +47,7 @@ def evaluate(case: Case) -> Verdict:
         return passes(evidence)
     if kernel := casts_of_weights(case):
         return fires(
-            action=_KEEP_16,
+            action="Keep weights in 16 bits, where memory allows",
             reason=f"weights that are kept in few bits cost casts for each product ({kernel})",
             evidence=evidence,
             remedy=_LOAD,
