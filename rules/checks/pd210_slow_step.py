@@ -248,7 +248,8 @@ def _said(worst: OutlierStep, like: str, more: int, ranks: int, often: int) -> s
     if worst.leaf is None:
         return said
     kind, _, dimension = worst.leaf.partition(".")
-    other = f"{dimension.upper()} communication beside no compute" if kind == "exposed_comm" else "idle time"
+    of = "" if dimension in ("unknown", "other") else f"{dimension.upper()} "
+    other = f"{of}communication beside no compute" if kind == "exposed_comm" else "idle time"
     what, _ = _GROWS.get(worst.leaf, (other, ""))
     where = f"all {ranks} ranks" if worst.grew_on == ranks else f"{worst.grew_on} of {ranks} ranks"
     where = shorten(worst.label or "one rank", 48) if worst.grew_on == 1 < ranks else where
