@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from adbc_driver_sqlite import dbapi
 from process import Run, timed
 
-from perfdoc.traces.nsys.arrow_reader import ArrowReader
 from tests.captures.nsys_parquet import _TYPES
 from tests.captures.nsys_schemas import tables
 
@@ -38,7 +38,8 @@ def make(source: Path, folder: Path) -> None:
     folder.mkdir(parents=True)
     uri = f"file:{source.resolve()}?mode=ro&immutable=1"
     connection = sqlite3.connect(uri, uri=True)
-    reader = ArrowReader(uri)
+    # The driver goes by the first batch for a column's type.
+    reader = dbapi.connect(uri).cursor(adbc_stmt_kwargs={"adbc.sqlite.query.batch_rows": str(GROUP_ROWS)})
     for table, columns in tables(GENERATION).items():
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
             continue
@@ -50,7 +51,7 @@ def make(source: Path, folder: Path) -> None:
         ) as writer:
             for low in range(1, last + 1, GROUP_ROWS):
                 query = f'SELECT {listed} FROM "{table}" WHERE rowid >= {low} AND rowid < {low + GROUP_ROWS}'
-                writer.write_table(reader.read(query, GROUP_ROWS).cast(schema))
+                writer.write_table(reader.execute(query).fetch_arrow_table().cast(schema))
     reader.close()
 
 

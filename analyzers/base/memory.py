@@ -11,7 +11,7 @@ LARGE = 5_000_000
 def give_back(rows: int) -> None:
     """Give free memory back to the system before another thread needs as much.
 
-    glibc keeps what was freed, and Arrow what columns were read into: of 20 M kernels 150 MB.
+    glibc keeps what was freed, and Arrow what columns of Parquet were read into: of 20 M kernels 150 MB.
     """
     if rows >= LARGE:
         import pyarrow as pa

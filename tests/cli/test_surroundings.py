@@ -98,9 +98,9 @@ def test_json_is_utf8_whatever_the_encoding(tmp_path: Path) -> None:
 
 
 def broken(tmp_path: Path) -> dict[str, str]:
-    """An environment in which something unforeseen happens: pyarrow cannot be used."""
+    """An environment in which something unforeseen happens: nanoarrow cannot be used."""
     (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "pyarrow.py").write_text("raise ArithmeticError('one\\ntwo \\x1b[31m')\n")
+    (tmp_path / "modules" / "nanoarrow.py").write_text("raise ArithmeticError('one\\ntwo \\x1b[31m')\n")
     return {"PYTHONPATH": f"{tmp_path / 'modules'}:{os.environ.get('PYTHONPATH', '')}"}
 
 

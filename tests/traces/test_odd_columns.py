@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdoc.traces import Trace, TraceError
-from perfdoc.traces.arrow import to_int64, valid
 from perfdoc.traces.load import read_trace
+from perfdoc.traces.nsys.columns import of_arrow
 
 KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 BAD = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xffk")])
@@ -187,15 +187,15 @@ TYPES = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(),
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
 def test_integers_of_every_width_with_nulls_chunks_and_offsets(kind: pa.DataType) -> None:
-    column = pa.chunked_array(
+    column = of_arrow(
         [pa.array([9, 1, None, 3], kind).slice(1), pa.array([], kind), pa.array([None, 5], kind)]
     )
-    assert to_int64(column, -7).tolist() == [1, -7, 3, -7, 5]
-    assert valid(column).tolist() == [True, False, True, False, True]
+    assert column.to_int64(-7).tolist() == [1, -7, 3, -7, 5]
+    assert column.valid.tolist() == [True, False, True, False, True]
 
 
 def test_large_integers_keep_every_bit_beside_nulls() -> None:
     # Through float64 2^63 - 1 would come back as 2^63.
-    assert to_int64(pa.chunked_array([[2**63 - 1, None]], pa.int64()), 0).tolist() == [2**63 - 1, 0]
-    unsigned = to_int64(pa.chunked_array([[2**64 - 1, None]], pa.uint64()), 0)
+    assert of_arrow([pa.array([2**63 - 1, None], pa.int64())]).to_int64(0).tolist() == [2**63 - 1, 0]
+    unsigned = of_arrow([pa.array([2**64 - 1, None], pa.uint64())]).to_int64(0)
     assert unsigned.view(np.uint64).tolist() == [2**64 - 1, 0]

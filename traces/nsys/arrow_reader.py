@@ -1,19 +1,20 @@
-"""Queries of a SQLite file as Arrow tables, several at once, by the ADBC driver."""
+"""Queries of a SQLite file as columns, several at once, by the ADBC driver."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter, deque
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import nanoarrow as na
 import numpy as np
-import pyarrow as pa
 
-from perfdoc.traces.arrow import to_int64
+from perfdoc.traces.nsys.columns import Column, joined, of_arrow
 from perfdoc.traces.table import I64
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ class UnreadableError(Exception):
     """The driver's reason."""
 
 
-class NotUtf8Error(UnreadableError):
-    """A text is in another encoding."""
-
-
 class ArrowReader:
     """Reads in the thread that asks, without the interpreter's lock, on a connection that no other thread has
     meanwhile. Connections stay open until `close`; nothing else does."""
@@ -40,12 +37,12 @@ class ArrowReader:
         self._opening = Lock()
         self._idle: deque[adbc.AdbcConnection] = deque()
 
-    def read(self, query: str, most_rows: int) -> pa.Table:
+    def read(self, query: str, most_rows: int) -> dict[str, Column]:
         """Columns of whole numbers, of fractions, of text or of bytes; of no type where all is NULL. Of a
         column of several kinds the driver makes one: numbers as text, text as bytes.
 
         most_rows: as many as there can be; one more is read, so that more are seen.
-        Raises UnreadableError where the file is damaged or has more rows, NotUtf8Error.
+        Raises UnreadableError where the file is damaged or has more rows.
         """
         import adbc_driver_manager as adbc
 
@@ -58,19 +55,17 @@ class ArrowReader:
                     statement.set_options(**{"adbc.sqlite.query.batch_rows": str(most_rows + 1)})
                     statement.set_sql_query(f"{query} LIMIT {most_rows + 1}")
                     handle, _ = statement.execute_query()
-                    table = pa.RecordBatchReader.from_stream(handle).read_all()
+                    with na.c_array_stream(handle) as stream:
+                        names = [column.name for column in stream.get_schema().children]
+                        batches = list(stream)
             finally:
                 self._idle.append(connection)
-        except (adbc.Error, pa.ArrowException, OSError) as error:
+        except (adbc.Error, RuntimeError, OSError) as error:  # the second is nanoarrow's
             raise UnreadableError(str(error)) from error
-        if table.num_rows > most_rows:
+        if sum(batch.length for batch in batches) > most_rows:
             raise UnreadableError(MORE_ROWS)
-        try:
-            table.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise NotUtf8Error(str(error)) from error
-        typed = [pa.nulls(len(c)) if c.null_count == len(c) else c for c in table.columns]
-        return pa.table(typed, names=table.column_names)
+        columns = [of_arrow(batch.child(i) for batch in batches) for i in range(len(names))]
+        return {n: c.as_text() if c.kind == "string" else c for n, c in zip(names, columns, strict=True)}
 
     def _connection(self) -> adbc.AdbcConnection:
         import adbc_driver_manager as adbc
@@ -101,17 +96,16 @@ class Gathered:
     was read into serves the next one, and its columns need not be joined."""
 
     def __init__(self, rows: int) -> None:
-        self.parts: list[Future[pa.Table]] = []
+        self.parts: list[Future[dict[str, Column]]] = []
         self._rows = rows
         self._whole: dict[str, I64] = {}
         self._placed: Counter[str] = Counter()
         self._changing = Lock()
 
-    def place(self, part: pa.Table, first: int, rows: int) -> pa.Table:
+    def place(self, part: dict[str, Column], first: int, rows: int) -> dict[str, Column]:
         """A part, its whole numbers where they belong, `rows` from the `first` on; as it is if rows lack."""
-        for name in part.column_names if part.num_rows == rows else ():
-            column = part[name]
-            if column.type != pa.int64() or column.null_count:
+        for name, column in list(part.items()):
+            if column.kind != "int64" or len(column) != rows or not column.valid.all():
                 continue
             with self._changing:
                 if name not in self._whole:
@@ -121,18 +115,16 @@ class Gathered:
                         break
                 self._placed[name] += rows
             here = self._whole[name][first : first + rows]
-            here[:] = to_int64(column, 0)
-            part = part.set_column(part.column_names.index(name), name, _array(here))
+            here[:] = column.values
+            part[name] = replace(column, values=here)
         return part
 
-    def joined(self) -> pa.Table:
-        """All rows. Raises what reading a part raised, and pyarrow's errors where kinds of values differ."""
-        table = pa.concat_tables([part.result() for part in self.parts], promote_options="permissive")
-        for name, rows in self._placed.items():
-            if rows == self._rows:
-                table = table.set_column(table.column_names.index(name), name, _array(self._whole[name]))
-        return table
-
-
-def _array(values: I64) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+    def joined(self) -> dict[str, Column | None]:
+        """All rows; None of a column whose kind differs. Raises what reading a part raised."""
+        parts = [part.result() for part in self.parts]
+        return {
+            name: Column(kind="int64", values=self._whole[name], valid=np.broadcast_to(np.True_, self._rows))
+            if self._placed[name] == self._rows
+            else joined([part[name] for part in parts])
+            for name in parts[0]
+        }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 
 from perfdoc.records import dataclass
-from perfdoc.traces.arrow import distinct_texts, valid
 from perfdoc.traces.model import UNKNOWN, ApiCalls, EventRecords, RangeKind, Ranges, SyncKind, Syncs
+from perfdoc.traces.nsys.columns import Column, nulls
 from perfdoc.traces.nsys.ids import Ids, process_of
-from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints, to_ints
+from perfdoc.traces.nsys.source import NO_TIME, NULL, NsysSource, ints_of, read_ints
 from perfdoc.traces.table import I32, I64, distinct
 from perfdoc.traces.validate import known_correlations, times_fit
 
@@ -31,9 +30,7 @@ _KINDS = {
 }
 _NO_EVENT = 4294967295
 """CUPTI's invalid id in 32-bit event and stream fields."""
-_NO_END = -(2**63)
-"""Stands for a NULL end on reading: it lies before every start."""
-API_COLUMNS = {"start": 0, "end": _NO_END, "globalTid": NULL, "correlationId": NULL, "nameId": NULL}
+API_COLUMNS = {"start": 0, "end": NO_TIME, "globalTid": NULL, "correlationId": NULL, "nameId": NULL}
 """What is read of the table of calls, and what stands for NULL in it."""
 
 
@@ -43,7 +40,7 @@ def read_api_calls(source: NsysSource, ids: Ids) -> ApiCalls:
     A call whose end is unknown is taken for an instant.
     """
     c = read_ints(source, API, API_COLUMNS)
-    endless = c["end"] == _NO_END
+    endless = c["end"] == NO_TIME
     return ApiCalls(
         start_ns=c["start"],
         end_ns=np.where(endless, c["start"], c["end"]) if endless.any() else c["end"],
@@ -62,7 +59,7 @@ def read_syncs(source: NsysSource) -> Syncs:
     """
     columns = {
         "start": 0,
-        "end": _NO_END,
+        "end": NO_TIME,
         "globalPid": NULL,
         "streamId": NULL,
         "correlationId": NULL,
@@ -80,7 +77,7 @@ def read_syncs(source: NsysSource) -> Syncs:
     unknown = np.full(len(c["start"]), UNKNOWN, np.int64)
     return Syncs(
         start_ns=c["start"],
-        end_ns=np.where(c["end"] == _NO_END, c["start"], c["end"]),
+        end_ns=np.where(c["end"] == NO_TIME, c["start"], c["end"]),
         process=_processes(c["globalPid"]),
         stream=stream,
         correlation=known_correlations(c["correlationId"]),
@@ -134,35 +131,17 @@ class NvtxRows:
 def read_ranges(source: NsysSource, ids: Ids, capture_end_ns: int) -> NvtxRows:
     """NVTX ranges and marks of every domain."""
     present = [c for c in NVTX_COLUMNS if c in source.columns(NVTX)]
-    if "start" not in present:
-        return NvtxRows(
-            ranges=Ranges.empty(),
-            source_row=np.empty(0, np.int64),
-            open_ranges=0,
-            bad_rows=0,
-            impossible_times=0,
-        )
-    table = source.read(NVTX, present)
-
-    def ints(column: str, default: int) -> I64:
-        if column not in present:
-            return np.full(table.num_rows, default, np.int64)
-        return to_ints(source, NVTX, column, table, default)
-
-    start, event, tid, domain = (
-        ints("start", 0),
-        ints("eventType", 0),
-        ints("globalTid", NULL),
-        ints("domainId", 0),
-    )
-    is_open = ~valid(table["end"]) if "end" in present else np.ones(len(start), bool)
-    name = _names(ids, table["text"] if "text" in present else None, ints("textId", NULL))
+    table = source.read(NVTX, present) if "start" in present else {"start": nulls(0)}
+    defaults = dict.fromkeys(("start", "end", "eventType", "domainId"), 0)
+    c = ints_of(source, NVTX, table, {**defaults, "globalTid": NULL, "textId": NULL})
+    start, event, tid, domain = c["start"], c["eventType"], c["globalTid"], c["domainId"]
+    is_open = ~table["end"].valid if "end" in table else np.ones(len(start), bool)
+    name = _names(ids, table.get("text"), c["textId"])
 
     kind = np.full(len(start), UNKNOWN, np.int8)
     for code, value in _KINDS.items():
         kind[event == code] = value
-    end = ints("end", 0)
-    end = np.where(is_open, np.maximum(start, capture_end_ns), end)
+    end = np.where(is_open, np.maximum(start, capture_end_ns), c["end"])
     end = np.where(kind == RangeKind.MARK, start, end)
     beyond = (kind != UNKNOWN) & ~times_fit(start, end)
     bad = (kind != UNKNOWN) & (end < start) & ~beyond
@@ -185,12 +164,12 @@ def read_ranges(source: NsysSource, ids: Ids, capture_end_ns: int) -> NvtxRows:
     )
 
 
-def _names(ids: Ids, text: pa.ChunkedArray | None, text_ids: I64) -> I32:
+def _names(ids: Ids, text: Column | None, text_ids: I64) -> I32:
     """Names given inline (PyTorch's range_push) or interned (registered strings)."""
     name = ids.names_of(text_ids)
-    if text is None or text.null_count == len(text):
+    if text is None or not text.valid.any():
         return name
-    texts, code = distinct_texts(text)
+    texts, code = text.distinct_texts()
     index = np.array(ids.strings.intern_each(texts), np.int32)
     return np.where(code >= 0, index[np.maximum(code, 0)], name)
 

@@ -57,10 +57,7 @@ def read_meta(source: NsysSource) -> Meta:
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):  # the second name up to 2022
         if {"name", "value"} <= source.columns(table):
             data = source.read(table, ["name", "value"])
-            values |= {
-                str(n): str(v)
-                for n, v in zip(data["name"].to_pylist(), data["value"].to_pylist(), strict=True)
-            }
+            values |= {str(n): str(v) for n, v in zip(*(c.to_list() for c in data.values()), strict=True)}
     utc = read_ints(source, "TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": NULL})["utcEpochNs"]
     return Meta(
         tool_version=values.get("EXPORT_PRODUCT_VERSION"),
@@ -84,7 +81,8 @@ def identify_gpus(source: NsysSource, devices: list[Device]) -> list[Device]:
         return devices
     known = ("id", "name", "totalMemory", "smCount", "uuid", "busLocation")
     wanted = [column for column in known if column in columns]
-    gpus = source.read("TARGET_INFO_GPU", wanted).to_pylist()
+    rows = zip(*(c.to_list() for c in source.read("TARGET_INFO_GPU", wanted).values()), strict=True)
+    gpus = [dict(zip(wanted, row, strict=True)) for row in rows]
     gpus = [g for g in gpus if g.get("totalMemory")]  # integrated and software adapters report none
     by_id = {g["id"]: g for g in gpus}
     gpu_of, seen_by = gpu_ids(source), gpu_ids(source, "numMultiprocessors")
@@ -116,8 +114,9 @@ def _host_of(source: NsysSource) -> str | None:
     """Name of the machine; None where the export holds none, or several."""
     if not {"name", "value"} <= source.columns("TARGET_INFO_SYSTEM_ENV"):
         return None
-    rows = source.read("TARGET_INFO_SYSTEM_ENV", ["name", "value"]).to_pylist()
-    found = {_text(row["value"]) for row in rows if row["name"] == "Hostname"}
+    table = source.read("TARGET_INFO_SYSTEM_ENV", ["name", "value"])
+    rows = zip(*(column.to_list() for column in table.values()), strict=True)
+    found = {_text(value) for name, value in rows if name == "Hostname"}
     return found.pop() if len(found) == 1 else None
 
 
@@ -156,7 +155,7 @@ def read_warnings(source: NsysSource) -> list[Note]:
     """
     if "text" not in source.columns("DIAGNOSTIC_EVENT"):
         return []
-    texts = [str(t) for t in source.read("DIAGNOSTIC_EVENT", ["text"])["text"].to_pylist()]
+    texts = [str(t) for t in source.read("DIAGNOSTIC_EVENT", ["text"])["text"].to_list()]
     notes = {}
     for needle, code, words in WARNINGS:
         if any(needle in t for t in texts):

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow._compute import call_function
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from perfdoc.profiling.errors import one_line
-from perfdoc.traces.arrow import cast, expanded, is_text, plain, to_int64, valid
 from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.model import Format
-from perfdoc.traces.nsys.source import NULL, to_ints
+from perfdoc.traces.nsys.columns import Column, of_arrow
+from perfdoc.traces.nsys.source import NULL, ints_of
 
 _REMEDY_EXPORT = "Export again: nsys export --type parquetdir REPORT.nsys-rep"
 _FREE_BYTES = 256 << 20
@@ -30,19 +31,20 @@ class ParquetSource:
     format: Format = "nsys-parquet"
 
     def __init__(self, path: Path) -> None:
-        import pyarrow.parquet as pq
-
         self.path = path
         self.odd_values: dict[str, int] = {}
         self._files = {p.stem: p for p in path.glob("*.parquet")}
+        self._rows: dict[str, int] = {}
         self._columns: dict[str, frozenset[str]] = {}
         self._texts: dict[str, frozenset[str]] = {}
         for name, file in self._files.items():
             require_regular(file)
             try:
-                schema = pq.read_schema(file)
+                metadata = pq.read_metadata(file)
+                schema = metadata.schema.to_arrow_schema()
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise _unreadable(file, error) from error
+            self._rows[name] = metadata.num_rows
             self._columns[name] = frozenset(schema.names)
             self._texts[name] = frozenset(field.name for field in schema if _holds_texts(field.type))
 
@@ -52,20 +54,12 @@ class ParquetSource:
 
     def count(self, table: str) -> int:
         """See NsysSource."""
-        import pyarrow.parquet as pq
+        return self._rows.get(table, 0)
 
-        if table not in self._files:
-            return 0
-        try:
-            rows: int = pq.read_metadata(self._files[table]).num_rows
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise _unreadable(self._files[table], error) from error
-        return rows
-
-    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
+    def read(self, table: str, columns: Sequence[str]) -> dict[str, Column]:
         """See NsysSource."""
         data = self._read(table, columns)
-        return pa.table({name: self._plain(table, name, data) for name in columns})
+        return {name: self._plain(table, name, data) for name in columns}
 
     def plan(self, reads: Sequence[tuple[str, Sequence[str]]]) -> None:
         """See NsysSource. Parquet is read with all cores as it is."""
@@ -73,8 +67,6 @@ class ParquetSource:
     def _read(self, table: str, columns: Sequence[str]) -> pa.Table:
         """Text in dictionaries, where a text that many rows share is there once. Raises TraceError where it
         would take more memory than a file of its size is worth."""
-        import pyarrow.parquet as pq
-
         file = self._files[table]
         room = _FREE_BYTES + _EACH_BYTE * file.stat().st_size
         shared = [c for c in columns if c in self._texts[table]]
@@ -92,50 +84,58 @@ class ParquetSource:
             raise TraceError(file, "repeats its texts too often for its size.", _REMEDY_EXPORT)
         return found
 
-    def _plain(self, table: str, name: str, data: pa.Table) -> pa.ChunkedArray:
+    def _plain(self, table: str, name: str, data: pa.Table) -> Column:
+        """Numbers or text: dictionaries are expanded, bytes decoded as they are on reading SQLite."""
+        types = pa.types
         try:
             if data.schema.names.count(name) != 1:
                 raise ValueError("is there twice")
-            return plain(data[name])
+            kind = (values := _expanded(data[name])).type
+            if _holds_texts(kind):
+                return of_arrow(values.chunks).as_text()
+            if any(of(kind) for of in (types.is_null, types.is_integer, types.is_floating, types.is_boolean)):
+                return of_arrow(values.chunks)
+            raise ValueError(f"holds {kind}, not numbers or text")
         except (pa.ArrowException, ValueError) as error:
-            raise TraceError(
-                self._files[table], f"column {name} {_one_line(error)}.", _REMEDY_EXPORT
-            ) from error
+            what = f"column {name} {_one_line(error)}."
+            raise TraceError(self._files[table], what, _REMEDY_EXPORT) from error
 
     def strings(self, ids: Iterable[int]) -> dict[int, str]:
         """See NsysSource."""
         if not {"id", "value"} <= self.columns("StringIds"):
             return {}
         table = self.read("StringIds", ["id", "value"])
-        keys, values = to_ints(self, "StringIds", "id", table, NULL), table["value"]
-        rows = np.flatnonzero(np.isin(keys, np.fromiter(ids, np.int64)) & valid(values))
-        return {
-            key: str(values[row].as_py()) for key, row in zip(keys[rows].tolist(), rows.tolist(), strict=True)
-        }
+        keys, values = ints_of(self, "StringIds", table, {"id": NULL})["id"], table["value"]
+        rows = np.flatnonzero(np.isin(keys, np.fromiter(ids, np.int64)) & values.valid)
+        return dict(zip(keys[rows].tolist(), map(str, values.at(rows)), strict=True))
 
     def blobs(self, table: str, column: str) -> list[tuple[int, bytes]]:
         """See NsysSource. Cells that are neither text nor bytes are left out."""
-        values = expanded(self._read(table, [column]).column(0))
+        values = _expanded(self._read(table, [column]).column(0))
         if pa.types.is_list(values.type) and pa.types.is_uint8(values.type.value_type):
             return [
                 (row, bytes(cell)) for row, cell in enumerate(values.to_pylist()) if cell and None not in cell
             ]
-        if is_text(values.type):
-            values = cast(values, pa.large_binary())
-        cells = ((row, values[row].as_py()) for row in np.flatnonzero(valid(values)).tolist())
-        return [(row, cell) for row, cell in cells if isinstance(cell, bytes)]
+        if not (_holds_texts(values.type) or pa.types.is_fixed_size_binary(values.type)):
+            return []
+        cells = of_arrow(values.cast(pa.large_binary()).chunks)
+        rows = np.flatnonzero(cells.valid)
+        return list(zip(rows.tolist(), cells.at(rows), strict=True))
 
     def holds_text_like(self, table: str, column: str, patterns: Sequence[str]) -> bool:
         """See NsysSource."""
-        import pyarrow.compute as pc
-
-        values = self.read(table, [column])[column]
-        return is_text(values.type) and any(
+        values = _expanded(self._read(table, [column]).column(0))
+        return _holds_texts(values.type) and any(
             pc.any(pc.match_like(values, p, ignore_case=True)).as_py() for p in patterns
         )
 
     def close(self) -> None:
         """See NsysSource."""
+
+
+def _expanded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column without a dictionary."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _read_within(opened: Any, columns: Sequence[str], room: int) -> tuple[int, pa.Table]:
@@ -164,7 +164,9 @@ def _unpacked_bytes(metadata: Any, columns: Sequence[str]) -> int:
 
 
 def _holds_texts(kind: pa.DataType) -> bool:
-    return is_text(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    types = pa.types
+    of = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return any(is_kind(kind) for is_kind in of)
 
 
 def _spelt_out_bytes(column: pa.ChunkedArray) -> int:
@@ -176,11 +178,11 @@ def _spelt_out_bytes(column: pa.ChunkedArray) -> int:
         return 0
     total = 0
     for chunk in column.chunks:
-        codes = to_int64(pa.chunked_array([chunk.indices.drop_null()]), -1)
+        codes = of_arrow([chunk.indices.drop_null()]).to_int64(-1)
         if len(codes) and not 0 <= codes.min() <= codes.max() < len(chunk.dictionary):
             raise ValueError("a row names a value that is not in its dictionary")
         if _holds_texts(column.type.value_type):
-            lengths = to_int64(pa.chunked_array([call_function("binary_length", [chunk.dictionary])]), 0)
+            lengths = of_arrow([pc.binary_length(chunk.dictionary)]).to_int64(0)
             # As fractions: a sum of hostile lengths need not fit an integer.
             total += int(lengths[codes].sum(dtype=np.float64))
     return total

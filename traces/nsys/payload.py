@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from perfdoc.traces.arrow import distinct_texts
 from perfdoc.traces.model import UNKNOWN, Ranges
 from perfdoc.traces.more_tables import Payloads
 from perfdoc.traces.nsys.host import NVTX
@@ -38,7 +37,7 @@ def read_payloads(source: NsysSource, ranges: Ranges, source_row: I64, strings: 
     cells = [np.full(0, -1, np.int64)], [np.full(0, -1, np.int64)]
     decoded: list[Mapping[str, Any]] = []
     if "jsonText" in columns:
-        texts, code = distinct_texts(source.read(NVTX, PAYLOAD_COLUMNS)["jsonText"])
+        texts, code = source.read(NVTX, PAYLOAD_COLUMNS)["jsonText"].distinct_texts()
         rows = np.flatnonzero(code >= 0)
         cells[0].append(rows)
         cells[1].append(code[rows])
@@ -133,7 +132,7 @@ def read_schemas(source: NsysSource) -> dict[tuple[int, int], list[tuple[str, in
     if not {"domainId", "schemaId", "type", "name", "offset"} <= source.columns(table):
         return {}
     numbers = read_ints(source, table, {"domainId": NULL, "schemaId": NULL, "type": NULL, "offset": 0})
-    names = source.read(table, ["name"])["name"].to_pylist()
+    names = source.read(table, ["name"])["name"].to_list()
     schemas: dict[tuple[int, int], list[tuple[str, int, str]]] = {}
     for i, name in enumerate(names):
         layout = _SCALARS.get(int(numbers["type"][i]))

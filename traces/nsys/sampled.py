@@ -17,7 +17,7 @@ from perfdoc.traces.model import UNKNOWN, Device, Note
 from perfdoc.traces.more_tables import MetricSamples, OsCalls, ThreadStates
 from perfdoc.traces.nsys.ids import Ids
 from perfdoc.traces.nsys.meta import gpu_ids
-from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints, text_of
+from perfdoc.traces.nsys.source import NO_TIME, NULL, NsysSource, read_ints, text_of
 from perfdoc.traces.table import I64, Strings, distinct
 from perfdoc.traces.validate import times_fit
 
@@ -35,7 +35,6 @@ _GPU_BITS = 0xFF
 """The low byte of a typeId numbers the GPU (Nsight's analysis guide)."""
 _MAX_PAIRS = 100_000
 """Of a GPU and a metric."""
-_NO_VALUE = -(2**63)
 _LARGEST = 2**53
 _REMEDY = "nsys profile --gpu-metrics-devices=all …"
 
@@ -91,13 +90,13 @@ def _none(devices: Sequence[Device], reason: str) -> Metrics:
 
 def _samples(source: NsysSource, strings: Strings) -> MetricSamples:
     ids = read_ints(source, NAMES, {"typeId": NULL, "metricId": NULL})
-    texts = source.read(NAMES, ["metricName"])["metricName"].to_pylist()
+    texts = source.read(NAMES, ["metricName"])["metricName"].to_list()
     named: dict[tuple[int, int], int] = {}
     for kind, metric, text in zip(ids["typeId"].tolist(), ids["metricId"].tolist(), texts, strict=True):
         name = "" if text is None else text_of(text)[:MAX_NAME]
         if re.match(WANTED, name):
             named.setdefault((kind, metric), strings.intern(name))
-    columns = {"timestamp": _NO_VALUE, "typeId": NULL, "metricId": NULL, "value": _NO_VALUE}
+    columns = {"timestamp": NO_TIME, "typeId": NULL, "metricId": NULL, "value": NO_TIME}
     c = read_ints(source, SAMPLES, columns)
     kinds, kind = distinct(c["typeId"])
     metrics, metric = distinct(c["metricId"])
@@ -138,8 +137,6 @@ def _gpus_of(source: NsysSource, devices: Sequence[Device]) -> list[int]:
 
 SCHEDULING = "SCHED_EVENTS"
 OS_CALLS = "OSRT_API"
-_NO_TIME = -(2**63)
-"""Stands for a NULL time, which no row may have."""
 
 
 def read_scheduling(source: NsysSource, ids: Ids) -> tuple[ThreadStates, OsCalls, list[Note]]:
@@ -170,7 +167,7 @@ def _thread_states(source: NsysSource, ids: Ids) -> ThreadStates:
     Two events of one kind in a row mean that one is lost: the state between them is unknown. Before its first
     event a thread was in the other state, after its last one it stays; as far as any thread has events.
     """
-    c = read_ints(source, SCHEDULING, {"start": _NO_TIME, "isSchedIn": NULL, "globalTid": NULL})
+    c = read_ints(source, SCHEDULING, {"start": NO_TIME, "isSchedIn": NULL, "globalTid": NULL})
     time, came_in = c["start"], c["isSchedIn"]
     kept = times_fit(time, time) & (came_in != NULL)
     if not kept.any():
@@ -198,7 +195,7 @@ def _thread_states(source: NsysSource, ids: Ids) -> ThreadStates:
 
 
 def _os_calls(source: NsysSource, ids: Ids) -> OsCalls:
-    c = read_ints(source, OS_CALLS, {"start": _NO_TIME, "end": _NO_TIME, "globalTid": NULL, "nameId": NULL})
+    c = read_ints(source, OS_CALLS, {"start": NO_TIME, "end": NO_TIME, "globalTid": NULL, "nameId": NULL})
     kept = times_fit(c["start"], c["end"]) & (c["end"] > c["start"])
     rows: I64 = np.flatnonzero(kept & ids.known_threads(c["globalTid"]))
     thread = ids.threads_of(c["globalTid"][rows])

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
 
-from perfdoc.traces.arrow import to_int64
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.model import Format
+from perfdoc.traces.nsys.columns import Column, nulls
 from perfdoc.traces.nsys.sqlite_file import SqliteFile
 from perfdoc.traces.table import I64
 
 NULL = -1
 """What stands for SQL's NULL in an integer column."""
+NO_TIME = -(2**63)
+"""The same where every other number may be one: it lies before all times."""
 
 
 class NsysSource(Protocol):
@@ -33,7 +34,7 @@ class NsysSource(Protocol):
     def count(self, table: str) -> int:
         """About how many rows a table has, without reading it; 0 where the export has no such table."""
 
-    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
+    def read(self, table: str, columns: Sequence[str]) -> dict[str, Column]:
         """The named columns, which must exist, in the export's row order: numbers, text or bytes.
 
         Raises TraceError where they cannot be read.
@@ -109,26 +110,23 @@ def read_ints(source: NsysSource, table: str, defaults: Mapping[str, int]) -> di
     Raises TraceError where a column does not hold integers.
     """
     present = [c for c in defaults if c in source.columns(table)]
-    if not present:
-        return {c: np.empty(0, np.int64) for c in defaults}
-    data = source.read(table, present)
-    columns: dict[str, I64] = {}
+    data = source.read(table, present) if present else {"": nulls(0)}
+    return ints_of(source, table, data, defaults)
+
+
+def ints_of(
+    source: NsysSource, table: str, data: dict[str, Column], defaults: Mapping[str, int]
+) -> dict[str, I64]:
+    """The same of a table that was read."""
+    rows = len(next(iter(data.values())))
+    found: dict[str, I64] = {}
     for name, default in defaults.items():
-        if name not in present:
-            columns[name] = np.full(data.num_rows, default, np.int64)
-        else:
-            columns[name] = to_ints(source, table, name, data, default)
-    return columns
-
-
-def to_ints(source: NsysSource, table: str, name: str, data: pa.Table, default: int) -> I64:
-    """One column of a table that was read, as int64. Raises TraceError where it does not hold integers."""
-    try:
-        return to_int64(data[name], default)
-    except ValueError as error:
-        raise TraceError(
-            source.path, f"column {table}.{name} {error}.", "Export the report again."
-        ) from error
+        try:
+            found[name] = data[name].to_int64(default) if name in data else np.full(rows, default)
+        except ValueError as error:
+            what = f"column {table}.{name} {error}."
+            raise TraceError(source.path, what, "Export the report again.") from error
+    return found
 
 
 def _whole(key: object) -> int | None:

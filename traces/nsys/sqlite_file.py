@@ -14,11 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
-import pyarrow as pa
-
-from perfdoc.traces.arrow import is_text
 from perfdoc.traces.errors import TraceError
-from perfdoc.traces.nsys.arrow_reader import MORE_ROWS, ArrowReader, Gathered, NotUtf8Error, UnreadableError
+from perfdoc.traces.nsys.arrow_reader import MORE_ROWS, ArrowReader, Gathered, UnreadableError
+from perfdoc.traces.nsys.columns import Column, nulls, of_values
 
 _HEADER = b"SQLite format 3\x00"
 _PARALLEL_ROWS = 100_000
@@ -70,16 +68,13 @@ class SqliteFile:
         self._arrow = ArrowReader(uri)
         try:
             self.connection = sqlite3.connect(uri, uri=True)
-            self._bound(self.connection)
+            self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
+            self.connection.set_progress_handler(self._is_endless, _STEPS_AT_ONCE)
             self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             self.tables = self._read_tables()
         except _FAULTS as error:
             self.close()
             raise self._damaged(error) from error
-
-    def _bound(self, connection: sqlite3.Connection) -> None:
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
-        connection.set_progress_handler(self._is_endless, _STEPS_AT_ONCE)
 
     @property
     def most_rows(self) -> int:
@@ -128,8 +123,8 @@ class SqliteFile:
         """
         self._planned = deque((table, tuple(columns)) for table, columns in reads)
 
-    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
-        """Columns of a table as Arrow arrays, in row-id order.
+    def read(self, table: str, columns: Sequence[str]) -> dict[str, Column]:
+        """Columns of a table, in row-id order.
 
         `table` and `columns` must be constants of ours, never text from a file.
         Raises TraceError where the content does not fit the declared type or the file is damaged.
@@ -138,7 +133,7 @@ class SqliteFile:
         try:
             begun = self._ahead.pop(wanted) if wanted in self._ahead else self._begin(*wanted)
             found = self._join(*wanted, begun)
-        except (UnreadableError, *_FAULTS, pa.ArrowException) as error:
+        except (UnreadableError, *_FAULTS) as error:
             raise self._unreadable(table, error) from error
         if self._planned and self._planned[0] == wanted:
             self._planned.popleft()
@@ -168,13 +163,13 @@ class SqliteFile:
         bounds = [low + rows * i // parts for i in range(parts + 1)]
         placed = parts > 1 and rows * len(columns) <= self._bytes  # a value takes a byte or more; else holes
 
-        def read(a: int, b: int) -> pa.Table:
+        def read(a: int, b: int) -> dict[str, Column]:
             query = f"{_select(table, columns)} WHERE {row_id} >= {a} AND {row_id} < {b}"
             part = self._arrow.read(query, min(b - a, self.most_rows))
             return found.place(part, a - low, b - a) if placed else part
 
         if parts == 1:  # not behind a large table that is being read ahead
-            done: Future[pa.Table] = Future()
+            done: Future[dict[str, Column]] = Future()
             try:
                 done.set_result(read(*bounds))
             except UnreadableError as error:
@@ -184,30 +179,22 @@ class SqliteFile:
             found.parts += [self._readers.submit(read, a, b) for a, b in itertools.pairwise(bounds)]
         return found
 
-    def _join(self, table: str, columns: tuple[str, ...], gathered: Gathered) -> pa.Table:
+    def _join(self, table: str, columns: tuple[str, ...], gathered: Gathered) -> dict[str, Column]:
         if not gathered.parts:
-            return pa.table({c: pa.nulls(0) for c in columns})
-        try:
-            found = gathered.joined()
-        except (pa.ArrowTypeError, pa.ArrowInvalid):  # values of another kind in one part alone
-            return pa.table({name: self._of_one_kind(table, name) for name in columns})
-        except NotUtf8Error:
-            # NVTX names may be in any encoding. The slow way decodes what can be decoded.
-            query = f"{_select(table, columns)} ORDER BY {self.row_id(table)}"
-            rows = self.connection.execute(query).fetchall()
-            cells = map(pa.array, zip(*rows, strict=True))
-            found = pa.table(dict(zip(columns, cells, strict=True)))
-        for name in columns:
-            kind = found.schema.field(name).type
-            whole = pa.types.is_integer(kind) or pa.types.is_null(kind)
-            of = "text" if is_text(kind) else "real" if pa.types.is_floating(kind) else "blob"
-            if whole or not self._holds_other(table, name, of) or len(kinds := self._kinds(table, name)) < 2:
-                continue
-            if pa.types.is_floating(kind) and kinds["real"] > _ODD_FRAC * sum(kinds.values()):
-                continue  # numbers of both kinds
-            at = found.schema.get_field_index(name)
-            found = found.set_column(at, name, self._of_one_kind(table, name))
-        return found
+            return {name: nulls(0) for name in columns}
+        return {
+            n: self._of_one_kind(table, n) if c is None or self._is_mixed(table, n, c) else c
+            for n, c in gathered.joined().items()
+        }
+
+    def _is_mixed(self, table: str, name: str, column: Column) -> bool:
+        """Whether single values may be of another kind; of numbers many may be."""
+        if column.kind in ("int64", "na"):
+            return False
+        of = {"string": "text", "double": "real"}.get(column.kind, "blob")
+        if not self._holds_other(table, name, of) or len(kinds := self._kinds(table, name)) < 2:
+            return False
+        return of != "real" or kinds["real"] <= _ODD_FRAC * sum(kinds.values())
 
     def _holds_other(self, table: str, column: str, kind: str) -> bool:
         """Whether a column holds values of another kind: in a third of the time of `_kinds`, which sorts.
@@ -225,7 +212,7 @@ class SqliteFile:
         query = f'SELECT typeof("{column}"), count(*) FROM "{table}" GROUP BY 1'
         return {str(kind): n for kind, n in self.connection.execute(query) if kind != "null"}
 
-    def _of_one_kind(self, table: str, column: str) -> pa.Array:
+    def _of_one_kind(self, table: str, column: str) -> Column:
         """The values of the kind that nearly all have, NULL for the others, which are counted. Raises
         UnreadableError where no kind is of nearly all."""
         kinds = self._kinds(table, column)
@@ -236,7 +223,7 @@ class SqliteFile:
         self.odd_values[f"{table}.{column}"] = others
         query = f'SELECT CASE typeof("{column}") WHEN ? THEN "{column}" END FROM "{table}"'
         rows = self.connection.execute(f"{query} ORDER BY {self.row_id(table)}", (kind,))
-        return pa.array([value for (value,) in itertools.islice(rows, self.most_rows)])
+        return of_values([value for (value,) in itertools.islice(rows, self.most_rows)])
 
     def count(self, table: str) -> int:
         """How many row ids lie between the first and the last of a table of ours. Raises TraceError."""
