@@ -93,12 +93,12 @@ def measure_capture(
     request names.
     """
     sha256 = begun_thread(partial(content_sha256, path), "hash")
-    trace = with_run_facts(_read(partial(read_trace, path)))
+    trace = with_run_facts(_read(partial(read_trace, path))).together()
     facts = _facts(trace, given or JobFacts())
     ddp = find_ddp(trace)
     program = program_of(trace)
     ranks, notes = measure_trace(
-        trace, request, facts, also, comm_kernel, alone=alone, by_ddp=ddp is not None
+        trace, request, facts, also, comm_kernel, alone=alone, by_ddp=ddp is not None, program=program
     )
     return CaptureMeasurement(
         path=path,
@@ -151,10 +151,11 @@ def measure_trace(
     *,
     alone: bool = True,
     by_ddp: bool | None = None,
+    program: Program | None = None,
 ) -> tuple[list[RankMeasurement], list[Note]]:
     """Measure every device of a trace that ran kernels or CUDA graphs, and every rank marked as a CPU rank.
 
-    by_ddp: whether the capture shows PyTorch's DDP; None not looked for yet.
+    by_ddp: whether the capture shows PyTorch's DDP. program: what runs. None: not looked for yet.
 
     Devices by ordinal, then process. Raises NoGpuActivityError where there is neither.
     """
@@ -228,6 +229,7 @@ def measure_trace(
             launches=launches,
             known=known,
             facts=facts or JobFacts(),
+            program=running,
             events=found,
         )
         result = measure_device(view, also, pool if alone and in_turn else None)
@@ -247,6 +249,7 @@ def measure_trace(
         counted = {pid: begun(beside, event_counts, trace, launches, pid) for pid in of_processes}
         known = find_known_ranges(trace, request.data_pattern)
         by_ddp = find_ddp(trace) is not None if by_ddp is None else by_ddp
+        running = program_of(trace) if program is None else program
         results = list((map if in_turn else pool.map)(measured, order))
     ranks = [r for r in results if isinstance(r, RankMeasurement)]
     if not ranks:

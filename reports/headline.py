@@ -35,14 +35,23 @@ def _range(low: str, high: str) -> str:
     return f"{low} on every rank" if low == high else f"ranks {low} to {high}"
 
 
+def _mean_of(counts: Sequence[int]) -> str:
+    """What the mean is of. counts: steps of each rank."""
+    few, most = min(counts), max(counts)
+    if len(counts) == most == 1:
+        return "the only step"
+    steps = f"{f'{few:,} to ' if few < most else ''}{plural(most, 'step')}"
+    return f"mean of {steps}{f' on each of {len(counts):,} ranks' if len(counts) > 1 else ''}"
+
+
 def _time_figure(ranks: Sequence[Rank]) -> Figure:
     kinds = sorted({rank.window.kind for rank in ranks})
     steps = [step.duration_ns for rank in ranks for step in rank.window.step_list]
     if steps and kinds == ["steps"]:
         middle, mean = median_low(steps), round(shown_step_ns(fmean(steps), ranks))
-        notes = [f"mean of {plural(len(steps), 'step')}{'' if len(ranks) == 1 else ' over all ranks'}"]
-        if len(ranks) > 1 and mean != round(fmean(steps)):
-            notes = [f"mean of the longest rank, all ranks {duration(round(fmean(steps)))}"]
+        notes = [_mean_of([len(rank.window.step_list) for rank in ranks])]
+        if duration(mean) != duration(round(fmean(steps))):
+            notes = [f"mean of the longest rank; of all ranks {duration(round(fmean(steps)))}"]
         of_longest = brief(longest_step_ns(ranks))
         others = [f"median {brief(middle)}"] if apart(middle, mean) else []
         if of_longest != brief(mean) and (len(ranks) > 1 or not others):

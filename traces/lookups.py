@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfdoc.traces.table import I32, I64, Bool, unique
+from perfdoc.traces.table import I32, I64, Bool, in_order, unique
 
 if TYPE_CHECKING:
     from perfdoc.traces.model import ApiCalls, Kernels, Operators, Ranges, Thread
@@ -147,9 +147,8 @@ class Lookups:
 
     def _by_thread(self, thread: I32) -> tuple[I64, I64]:
         """Rows by thread, then as in the file; where each thread begins, and the end."""
-        few = thread if len(self.threads) >= 1 << 15 else thread.astype(np.int16)  # sorted by digits
         count = np.bincount(thread + 1, minlength=len(self.threads) + 1)
-        return np.argsort(few, kind="stable"), np.cumsum(count)
+        return in_order(thread), np.cumsum(count)
 
 
 def _of_threads(rows: I64, begin: I64, threads: I64) -> I64:

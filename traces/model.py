@@ -19,7 +19,7 @@ from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.records import dataclass
 from perfdoc.traces.lookups import Lookups
 from perfdoc.traces.more_tables import MemoryUse, MetricSamples, OsCalls, Payloads, ThreadStates
-from perfdoc.traces.table import I8, I32, I64, Bool, Table
+from perfdoc.traces.table import I8, I32, I64, Bool, Table, distinct
 
 UNKNOWN = -1
 
@@ -325,6 +325,16 @@ class Trace(Lookups):
         looked_up = vars(self).keys() - {f.name for f in fields(self)}
         vars(found).update({name: vars(self)[name] for name in looked_up})
         return found
+
+    def together(self) -> Self:
+        """The same with the kernels of each device, and the calls of each process, one after another: an
+        analysis then takes a part of a column, not rows from all over it. Where memory is short, as it is."""
+        if self.is_large:
+            return self
+        _, process = distinct(np.array([*(t.process for t in self.threads), UNKNOWN], np.int64))
+        of_call = process.astype(np.int32)[self.api_calls.thread]
+        kernels = self.kernels.together(self.kernels.device)
+        return replace(self, kernels=kernels, api_calls=self.api_calls.together(of_call))
 
     def threads_of(self, process: int) -> I64:
         """Indices into `threads` of a process's threads."""

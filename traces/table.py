@@ -71,7 +71,19 @@ class Table:
 
     def take(self, rows: NDArray[Any] | slice) -> Self:
         """The rows that a boolean mask, an index array or a slice selects."""
-        return type(self)(**{name: getattr(self, name)[rows] for name, _ in _columns(type(self))})
+        by_index = not isinstance(rows, slice) and rows.dtype != bool  # for which `take` is a third faster
+        columns = ((name, getattr(self, name)) for name, _ in _columns(type(self)))
+        return type(self)(**{name: c.take(rows) if by_index else c[rows] for name, c in columns})
+
+    def together(self, of: NDArray[np.integer[Any]]) -> Self:
+        """The rows of each one together, in their order; itself where they are. of: whose each row is."""
+        return self if (of[1:] >= of[:-1]).all() else self.take(in_order(of))
+
+
+def in_order(few: NDArray[np.integer[Any]]) -> I64:
+    """A stable order of small numbers: by their digits, where 16 bits hold them."""
+    fits = few.min(initial=0) >= -(1 << 15) and few.max(initial=0) < 1 << 15
+    return np.argsort(few.astype(np.int16) if fits else few, kind="stable")
 
 
 INVALID_U32 = 0xFFFFFFFF

@@ -12,7 +12,7 @@ from perfdoc.analyzers.base.rows import said_by_names
 from perfdoc.records import dataclass
 from perfdoc.traces import Trace
 from perfdoc.traces.model import UNKNOWN
-from perfdoc.traces.table import I32, U64, Bool, distinct, unique
+from perfdoc.traces.table import I32, U64, Bool, distinct, in_order, unique
 
 if TYPE_CHECKING:  # activity asks for enclosing ranges itself
     from perfdoc.analyzers.device.activity import Communication
@@ -150,8 +150,7 @@ class _Wanted:
             code = of[self.of[rows]]
         if len(pids) == 1:
             return {int(pids[0]): rows}
-        few = code if len(pids) >= 1 << 15 else code.astype(np.int16)  # sorted by digits
-        ordered = rows[np.argsort(few, kind="stable")]
+        ordered = rows if (code[1:] >= code[:-1]).all() else rows[in_order(code)]
         ends = np.cumsum(np.bincount(code, minlength=len(pids))).tolist()
         return {pid: ordered[a:b] for pid, a, b in zip(pids.tolist(), [0, *ends], ends, strict=False)}
 

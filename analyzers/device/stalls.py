@@ -27,7 +27,6 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.frameworks import program_of
 from perfdoc.analyzers.device.offload import pauses_with_sent
 from perfdoc.analyzers.device.range_names import KnownRanges, open_on
 from perfdoc.analyzers.device.window import StepRanges
@@ -214,13 +213,11 @@ def find_stalls(
     pauses = Intervals(pauses.start_ns[long], pauses.end_ns[long])
     if not len(pauses):
         return NO_STALLS
-    if program_of(trace).serves:  # it waits for requests, or schedules: no loader feeds it
-        return Stalls(pauses=pauses)
     following = np.minimum(np.searchsorted(start, pauses.end_ns, "left"), len(start) - 1)
     thread = trace.api_calls.thread[rows[following]].astype(np.int64)
     waits, unknown = _by_evidence(trace, known, pauses, thread, _operators(trace, threads, pauses))
     unknown = unknown - pauses_with_sent(trace, activity.device, pauses, len(window.step_list))
-    unknown = unknown - _in_ending_steps(trace, steps, pauses)
+    unknown = unknown - _in_ending_steps(trace, activity.device, steps, pauses)
     found = Stalls(thread=waits, position=unknown, pauses=pauses)
     return _judged(activity, steps, step_ns, calls, places, found)
 
@@ -245,13 +242,13 @@ def _bounds(steps: StepRanges) -> tuple[I64, I64]:
     return begin, np.append(np.minimum(steps.end_ns[:-1], begin[1:]), steps.end_ns[-1])
 
 
-def _in_ending_steps(trace: Trace, steps: StepRanges, pauses: Intervals) -> Intervals:
+def _in_ending_steps(trace: Trace, device: int, steps: StepRanges, pauses: Intervals) -> Intervals:
     """The pauses that mostly lie in the range of the step that ends: it logs there, and fetches behind."""
     begin, finish = _bounds(steps)
     end = finish[np.maximum(np.searchsorted(begin, pauses.start_ns, "right") - 1, 0)]
     mostly = end - pauses.start_ns >= MOST * (pauses.end_ns - pauses.start_ns)
-    for i in np.flatnonzero(mostly):  # few; a step that was lost has no range of its own
-        mostly[i] = (trace.ranges.end_ns == end[i]).any()
+    ranges = trace.ranges_of(trace.threads_of(trace.devices[device].process))
+    mostly &= among(end, trace.ranges.end_ns[ranges])  # a step that was lost has no range of its own
     return Intervals(pauses.start_ns[mostly], pauses.end_ns[mostly])
 
 

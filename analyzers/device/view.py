@@ -8,10 +8,11 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals
 from perfdoc.analyzers.device.activity import Activity
+from perfdoc.analyzers.device.frameworks import NOTHING_SHOWN, Program
 from perfdoc.analyzers.device.idle import Gaps, IdleInputs, find_gaps, idle_inputs, with_stalls
 from perfdoc.analyzers.device.launches import Launches
 from perfdoc.analyzers.device.range_names import KnownRanges, named_as, open_on, rows_named, rows_on
-from perfdoc.analyzers.device.stalls import find_stalls
+from perfdoc.analyzers.device.stalls import Stalls, find_stalls
 from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.analyzers.kernel_class.classify import KernelKinds
 from perfdoc.profiling import vocabulary
@@ -110,6 +111,7 @@ class DeviceView:
     launches: Launches
     known: KnownRanges
     facts: JobFacts
+    program: Program = NOTHING_SHOWN
     events: EventCounts = NO_EVENTS
     """What of the events of its process is missing from the file."""
 
@@ -127,9 +129,7 @@ class DeviceView:
     def idle_inputs(self) -> IdleInputs:
         """What the device's host was doing."""
         named = idle_inputs(self.trace, self.activity, self.known)
-        return with_stalls(
-            named,
-            find_stalls(
-                self.trace, self.activity, self.window, self.step_ranges, self.known, named.gc_or_data
-            ),
-        )
+        ran, window, steps, known = self.activity, self.window, self.step_ranges, self.known
+        found = find_stalls(self.trace, ran, window, steps, known, named.gc_or_data)
+        # An engine waits for requests, or schedules: no loader feeds it.
+        return with_stalls(named, Stalls(pauses=found.pauses) if self.program.serves else found)

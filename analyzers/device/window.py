@@ -30,7 +30,7 @@ from perfdoc.results.figures import brief, per_cent, plural
 from perfdoc.results.names import shorten
 from perfdoc.results.ranks import ASKED_FOR, NO_STEPS, Step, Window
 from perfdoc.traces import RangeKind, Trace
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, distinct
 
 NO_LAUNCHES = "no activity could be matched to a launch inside the step ranges"
 """Why steps that are marked cannot be used."""
@@ -217,9 +217,9 @@ _BEHIND_FRAC = 0.5
 def _tile(activity: Activity, marks: Marks, no_id: Bool) -> tuple[list[Step], StepRanges]:
     """Steps on the device's own time.
 
-    A step starts with the first activity that was launched at or after its range began on the host, and
-    ends where the next one starts; the last ends with the last activity launched inside its range. no_id:
-    activities that lost the link to their launch, and belong to the step that they run in.
+    A step starts with the first activity that was launched at or after its range began on the host and is
+    not ahead of its turn; it ends where the next one starts, the last with the last activity launched inside
+    its range. no_id: activities that lost the link to their launch, and belong to the step that they run in.
     """
     launch = activity.launch_start_ns
     # Step of each activity: the last range that began before its launch; -1 before the first.
@@ -230,8 +230,7 @@ def _tile(activity: Activity, marks: Marks, no_id: Bool) -> tuple[list[Step], St
         return [], _NO_RANGES
     # Steps at the end that launched nothing are no steps: what came after them would count as theirs.
     last = int(step[inside].max())
-    starts = np.full(last + 1, _NEVER, np.int64)
-    np.minimum.at(starts, np.minimum(step[step >= 0], last), activity.start_ns[step >= 0])
+    starts = _first(activity, np.minimum(step, last), last + 1)
     # "At or after": an activity of a later step that ran earlier starts this one too.
     starts = np.minimum.accumulate(starts[::-1])[::-1]
     in_last = inside & (step == last)
@@ -241,6 +240,24 @@ def _tile(activity: Activity, marks: Marks, no_id: Bool) -> tuple[list[Step], St
     in_last |= unlinked & (activity.start_ns >= starts[-1]) & (activity.start_ns < later.min(initial=_NEVER))
     end = int(activity.end_ns[in_last].max())
     return _steps(marks, starts, np.append(starts[1:], end))
+
+
+def _first(activity: Activity, step: I64, steps: int) -> I64:
+    """When the first activity of each step began, those left out that ran beside an earlier step's work on
+    the stream that computes most: a copy of a batch, or a gather of weights, on a stream of its own. A step
+    that has no other begins with them."""
+    rows = np.flatnonzero(step >= 0)
+    of, start, end = step[rows], activity.start_ns[rows], activity.end_ns[rows]
+    _, stream = distinct(activity.stream[rows])
+    computes = np.bincount(stream, np.where(activity.is_compute[rows], end - start, 0))
+    main = activity.is_compute[rows] & (stream == computes.argmax())
+    done = np.zeros(steps + 1, np.int64)
+    np.maximum.at(done, of[main] + 1, end[main])
+    in_turn = start >= np.maximum.accumulate(done)[of]
+    found = np.full((2, steps), _NEVER, np.int64)
+    for first, some in zip(found, (in_turn, ~in_turn), strict=True):
+        np.minimum.at(first, of[some], start[some])
+    return np.asarray(np.where(found[0] < _NEVER, found[0], found[1]))
 
 
 def _by_host(activity: Activity, marks: Marks) -> bool:

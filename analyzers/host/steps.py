@@ -169,11 +169,13 @@ def _dry_ns(view: DeviceView, works: Intervals) -> int:
     own = np.maximum(ran.end_ns[rows] - np.maximum(ran.start_ns[rows], np.append(0, reach)[:-1]), 0)
     order = np.argsort(ran.launch_start_ns[rows], kind="stable")
     launched, given = ran.launch_start_ns[rows][order], np.append(0, np.cumsum(own[order]))
-    at = np.sort(np.concatenate((launched, works.start_ns, works.end_ns)), kind="stable")
-    dry = np.append(at - given[np.searchsorted(launched, at, "left")], 0)
-    ends = (np.searchsorted(at, works.start_ns, "left"), np.searchsorted(at, works.end_ns, "right"))
-    first = np.column_stack(ends).ravel()
-    return int((np.maximum.reduceat(dry, first)[::2] - dry[ends[0]]).sum()) if len(first) else 0
+    # Driest right before a launch, or at the end of a stretch.
+    first, last = (np.searchsorted(launched, at, "left") for at in (works.start_ns, works.end_ns))
+    most, dry = works.end_ns - given[last], np.append(launched - given[:-1], 0)
+    with_launches = np.flatnonzero(last > first)
+    stretches = np.column_stack((first, last))[with_launches].ravel()
+    most[with_launches] = np.maximum(most[with_launches], np.maximum.reduceat(dry, stretches)[::2])
+    return int((most - works.start_ns + given[first]).sum())
 
 
 def _waits(view: DeviceView, calls: HostCalls | None) -> Intervals:

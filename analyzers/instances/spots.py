@@ -20,8 +20,8 @@ from perfdoc.analyzers.device.range_names import rows_on
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import Ledger, Step
-from perfdoc.traces.model import Ranges
-from perfdoc.traces.table import among
+from perfdoc.traces.model import Operators, Ranges
+from perfdoc.traces.table import Bool, among, distinct
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,15 +170,16 @@ def _often(view: DeviceView, begins_ns: I64) -> str:
 _FEWEST = 4
 """Steps that show a turn."""
 _ALL, _HALF, _SOME = 0.8, 0.5, 0.2
-"""Of idle time, or of a copy, inside a range; of the range, idle, or the copy that is used there."""
+"""Of idle time, or of a copy, inside a range; of the range, idle, or copies that are used there."""
 
 
 def _in_range(
-    view: DeviceView, spot: Spot, thread: int, idle: Callable[[], Intervals], least: float = _HALF
+    view: DeviceView, spot: Spot, thread: int, idle: Callable[[], Intervals], *, all_alike: bool = False
 ) -> Spot:
     """The same with the shortest range, no step's, else Python function, else operator, that holds nearly all
     of this idle time and little else: what the host did then. Of the thread that launched what ended it, or
-    a collective of gloo's: other threads keep nobody waiting."""
+    a collective of gloo's: other threads keep nobody waiting. all_alike: the range holds other such time as
+    well, which may be less of it."""
     trace, idle_ns = view.trace, spot.end_ns - spot.start_ns
     some = idle_ns - round(_ALL * idle_ns)
     steps = np.concatenate([EMPTY.start_ns, *(of for _, of in view.known.steps)])
@@ -193,13 +194,27 @@ def _in_range(
         start, end = table.start_ns[rows], table.end_ns[rows]
         mine = np.minimum(end, spot.end_ns) - np.maximum(start, spot.start_ns) >= _ALL * idle_ns
         known = steps if isinstance(table, Ranges) else EMPTY.start_ns
-        mine &= (idle_ns >= least * (end - start)) & ~among(rows, known)
+        held_ns = idle().covered_within(start, end) if all_alike else idle_ns
+        mine &= (held_ns >= (_SOME if all_alike else _HALF) * (end - start)) & ~among(rows, known)
         if mine.any():
             name = table.name[rows[mine][np.argmin((end - start)[mine])]]
-            alike = of & (table.name == name)
-            all_alike = union(table.start_ns[alike], table.end_ns[alike])
-            return replace(spot, inside=trace.strings[int(name)], inside_ns=all_alike.overlap_ns(idle()))
+        elif all_alike or table is not trace.operators or (name := _mostly(table, of, spot)) < 0:
+            continue
+        same = of & (table.name == name)
+        ranges = union(table.start_ns[same], table.end_ns[same])
+        return replace(spot, inside=trace.strings[int(name)], inside_ns=ranges.overlap_ns(idle()))
     return spot
+
+
+def _mostly(table: Operators, of: Bool, spot: Spot) -> int:
+    """Name of the operator that most of this time goes to, one call after the other, as embeddings that are
+    looked up on the CPU; -1 where none has as much."""
+    rows = np.flatnonzero(of & (table.start_ns < spot.end_ns) & (table.end_ns > spot.start_ns))
+    start, end = (np.clip(t[rows], spot.start_ns, spot.end_ns) for t in (table.start_ns, table.end_ns))
+    outer = start >= np.append(spot.start_ns, np.maximum.accumulate(end))[: len(rows)]
+    names, at = distinct(table.name[rows[outer]].astype(np.int64))
+    took = np.bincount(at, (end - start)[outer])
+    return int(names[took.argmax()]) if took.max(initial=0) >= _HALF * (spot.end_ns - spot.start_ns) else -1
 
 
 def _clipped(times: I64, low: int, high: int) -> I64:
@@ -271,7 +286,7 @@ def _copy(view: DeviceView) -> Spot | None:
     if spot is None:
         return None
     first = np.searchsorted(activity.start_ns, spot.start_ns)
-    return _in_range(view, spot, int(activity.launch_thread[first]), lambda: EMPTY, _SOME)
+    return _in_range(view, spot, int(activity.launch_thread[first]), lambda: copies, all_alike=True)
 
 
 def _within(activity: Activity, stretches: Intervals, rows: I64) -> Intervals:

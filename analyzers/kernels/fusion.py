@@ -21,7 +21,7 @@ from perfdoc.analyzers.kernel_class.names import MAX_TEXT, is_masked_softmax
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.kernels import NO_UNFUSED_ATTENTION, UnfusedAttention, UnfusedPattern
-from perfdoc.traces.table import Bool, among, unique
+from perfdoc.traces.table import Bool, among, in_order, unique
 
 MIN_COUNT = 2
 """A sequence that occurs once is no pattern, and one softmax between two products no attention yet."""
@@ -160,9 +160,7 @@ def text_of(view: DeviceView, rows: I64) -> tuple[I64, str]:
     """Kernels stream by stream, as positions in `rows`, and a letter for each; -1 and | between streams."""
     letters = _letters(view, rows)
     stream = view.trace.kernels.stream[rows]
-    if len(rows) and stream.min() >= 0 and stream.max() < 1 << 16:
-        stream = stream.astype(np.uint16)  # sorted by digits, without comparisons
-    order = np.argsort(stream, kind="stable")
+    order = in_order(stream)
     ends = np.flatnonzero(np.diff(stream[order])) + 1
     text = np.insert(letters[order], ends, ord(_STREAM_END)).tobytes().decode("ascii")
     return np.insert(order, ends, -1), text

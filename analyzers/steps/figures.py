@@ -30,6 +30,8 @@ OUTLIER_SIGMAS = 5.0
 MIN_EXCESS_FRAC = 0.02
 """A step within 2 % of the median is neither slow nor an outlier, however steady the others are."""
 MIN_OUTLIER_STEPS = 5
+FEW_STEPS, FEW_TIMES = 3, 2
+"""Of so many and more the longest is an outlier if it is so many times as long as any other."""
 CONFIDENCE = 0.9
 _NORMAL_90 = 1.645
 _MANY = 500
@@ -73,9 +75,12 @@ def warmup_steps(times_ns: I64) -> int | None:
 
 
 def outliers(times_ns: I64) -> I64:
-    """Positions of steps above the median by more than 5 scaled MADs and 2 %; none where steps are few."""
-    if len(times_ns) < MIN_OUTLIER_STEPS:
+    """Positions of steps above the median by more than 5 scaled MADs and 2 %; of few steps, whose scatter is
+    not known, that of one that takes twice as long as any other."""
+    if len(times_ns) < FEW_STEPS:
         return np.empty(0, np.int64)
+    if len(times_ns) < MIN_OUTLIER_STEPS:
+        return np.flatnonzero(times_ns > FEW_TIMES * np.sort(times_ns)[-2])
     return np.flatnonzero(times_ns > _threshold(times_ns, OUTLIER_SIGMAS))
 
 

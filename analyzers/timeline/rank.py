@@ -29,7 +29,7 @@ from perfdoc.analyzers.timeline.segments import (
 )
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import LEAVES
-from perfdoc.results.timeline import TYPICAL_FRAC, TimelineTrack, TrackKind
+from perfdoc.results.timeline import TYPICAL_FRAC, TimelineTrack, TrackKind, typical_ns
 
 COMPUTE_CODES = (*(k.name.lower() for k in KernelClass), "cuda_graph")
 """Codes of the compute track: the kernel classes, and CUDA graphs traced as a whole."""
@@ -250,20 +250,21 @@ def _middle(view: DeviceView) -> tuple[int, int]:
 
 
 def typical_first(length_ns: I64) -> I64:
-    """Indices of steps: those as long as the lower median within TYPICAL_FRAC, from the middle of the window
-    outwards, then the others by their distance from it.
+    """Indices of steps: those as long as `typical_ns` within TYPICAL_FRAC, from the middle of the window
+    outwards, then the others by their distance from it; where that is the mean, shorter ones last.
 
     The median itself would be another step on every rank, since which of a hundred equal steps is the median
     is noise; the one in the middle of those is the same on nearly all.
 
-    >>> typical_first(np.array([1000, 5000, 1200, 1201, 9000])).tolist()
+    >>> typical_first(np.array([1000, 1500, 1200, 1201, 2000])).tolist()
     [2, 3, 0, 1, 4]
     """
-    median = np.sort(length_ns)[(len(length_ns) - 1) // 2]
-    away = np.abs(length_ns - median)
-    typical = away <= TYPICAL_FRAC * median
+    middle, of = typical_ns(length_ns.tolist())
+    away = np.abs(length_ns - middle)
+    typical = away <= TYPICAL_FRAC * middle
     from_middle = np.abs(2 * np.arange(len(length_ns)) - (len(length_ns) - 1))
-    return np.lexsort((np.where(typical, from_middle, away), ~typical))
+    shows_less = (length_ns < middle) & (of == "mean")
+    return np.lexsort((np.where(typical, from_middle, away), ~typical, shows_less & ~typical))
 
 
 def _step(view: DeviceView, name: str, start_ns: int, end_ns: int) -> StepTimeline:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import fmean, median_low
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -17,12 +16,13 @@ from perfdoc.records import dataclass
 from perfdoc.reports.charts.drawn import short
 from perfdoc.reports.charts.looks import KINDS, Look, look_of
 from perfdoc.reports.charts.marks import Mark, longest_stretch, marks_said, named_ranks, who_of
+from perfdoc.reports.leaves import BUBBLE, parts_of
 from perfdoc.reports.summary import drawn_ranks
 from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.figures import duration, plural, share
 from perfdoc.results.names import opening, shorten
 from perfdoc.results.roles import MANY
-from perfdoc.results.timeline import TYPICAL_FRAC
+from perfdoc.results.timeline import TYPICAL_FRAC, typical_ns
 
 
 class Patch(NamedTuple):  # of which there are thousands: a dataclass takes five times as long to make
@@ -70,12 +70,10 @@ WIDTH = 1000
 HEIGHT = 20
 _FEW_RANKS = 4
 """All tracks are drawn of so many ranks; of more, the ledgers, and all tracks of the first."""
-_UNEVEN = 1.25
-"""The mean step over the median one: from here on a median step does not show what is said of the mean."""
 _COLUMNS = 500
 _ALL_COLUMNS = 12_000
 _NARROWEST_LETTER = 3.0
-"""Per cent of the row that a stretch must have for its letter to be written."""
+"""Per cent of the row that a stretch must have for each of its letters to be written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +225,8 @@ def _sentences(found: Timeline, diagnosis: Diagnosis) -> list[str]:
     else:
         said = [f"One step of each of {who}, {_typical(found, diagnosis)}."]
     said.append("Intervals narrower than a pixel are stacked by their share of the time.")
+    if any(part.leaf is BUBBLE for part in parts_of(diagnosis)):
+        said.append(f"The {BUBBLE.label} is drawn as PP.")
     if not alone and found.resolution_ns is not None:
         said.append(f"Clocks are aligned; skew below {duration(found.resolution_ns)} is within clock error.")
     said += [opening(note) + "." for note in found.notes]
@@ -236,19 +236,20 @@ def _sentences(found: Timeline, diagnosis: Diagnosis) -> list[str]:
 def _typical(found: Timeline, diagnosis: Diagnosis) -> str:
     """How the steps that are drawn compare with all steps of their ranks."""
     lengths = {rank.label: [s.duration_ns for s in rank.window.step_list] for rank in diagnosis.ranks}
-    away, only, uneven = 0.0, True, ""
+    away, only, of, shows = 0.0, True, "median", True
     for rank in found.ranks:
         own = lengths.get(rank.label) or [rank.duration_ns]
-        middle = max(1, median_low(own))
-        away = max(away, abs(rank.duration_ns - middle) / middle)
-        only = only and len(own) == 1
-        if fmean(own) > _UNEVEN * middle:
-            uneven = f"; the mean step, {duration(round(fmean(own)))}, loses more than is drawn"
+        middle, what = typical_ns(own)
+        away = max(away, abs(rank.duration_ns - middle) / max(1, middle))
+        only, of = only and len(own) == 1, what if what == "mean" else of
+        shows = shows and rank.duration_ns >= middle
     if only:
         return "the only step captured"
     if away <= TYPICAL_FRAC:
-        return f"within {share(TYPICAL_FRAC)} of the median step of each rank{uneven}"
-    return f"up to {share(away)} from the median step of its rank{uneven}"
+        return f"within {share(TYPICAL_FRAC)} of the {of} step of each rank"
+    if of == "mean" and shows:
+        return "no shorter than the mean step: most steps are, and lose less"
+    return f"up to {share(away)} from the {of} step of its rank"
 
 
 def _row(label: str, rank: TimelineRank, track: TimelineTrack, span: int, columns: int) -> Row:
@@ -262,8 +263,9 @@ def _row(label: str, rank: TimelineRank, track: TimelineTrack, span: int, column
         tall = f"v{HEIGHT}" if whole else f"v{short(high)}"
         parts.setdefault(patch.code, []).append(f"M{at} {short(y) if y else 0}h{short(wide)}{tall}H{at}")
         if whole and 100 * wide / WIDTH >= _NARROWEST_LETTER:
-            look = look_of(track.kind, track.codes[patch.code])
-            letters.append(Letter(x=f"{short((x + wide / 2) / WIDTH * 100)}%", text=look.letter))
+            text = look_of(track.kind, track.codes[patch.code]).letter
+            if 100 * wide / WIDTH >= _NARROWEST_LETTER * len(text):
+                letters.append(Letter(x=f"{short((x + wide / 2) / WIDTH * 100)}%", text=text))
     sums = dict.fromkeys(sorted(parts), 0)
     for code, length in zip(track.code, track.duration_ns, strict=True):
         sums[code] = sums.get(code, 0) + length

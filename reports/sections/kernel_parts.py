@@ -111,7 +111,7 @@ def _linear(ranks: Sequence[Rank]) -> Iterator[str]:
         # Experts' GEMMs run in the faster type too; side by side they may take less than their sum.
         if grouped and ran + grouped <= total:
             said += f"; with the experts' GEMMs at most {figures.share((ran + grouped) / total)}"
-        said += ": the upper bound for a faster precision"
+        said += ": what a faster precision can shorten"
     why = {prose(rank.kernel_parts.linear_reason, 160) for rank in known if rank.kernel_parts.linear_reason}
     yield said + (f" ({min(why)})." if why else ".")
 

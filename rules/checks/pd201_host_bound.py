@@ -118,6 +118,7 @@ _FIND_PAUSE = (
     f"{_NO_HELP} {_OSRT}Python stacks show it."
 )
 _IN_RANGE = "See what {} does: the longest such time lies in it. "
+_ON_CPU = "Run {} on the GPU, or ahead of the step: the longest such time goes to it, on the CPU. "
 _FIND_WORK = (
     "Find what Python does there: loading in the training process, logging, metrics, a checkpoint."
     f"{_NO_HELP} Put ranges around these calls, or name the one that fetches a batch with "
@@ -222,7 +223,8 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
         action="Capture the engine under load" if unasked else _FIND,
         reason=_UNASKED if unasked else _WAITS if waits else _PAUSES if pauses else _BETWEEN,
         evidence=[*longest, *evidence, *_waits(case)],
-        remedy=(_IN_RANGE.format(where) if mostly_in(case, lambda name: name == where) else "")
+        remedy=(_ON_CPU if where.startswith("`aten::") and not waits else _IN_RANGE).format(where)
+        * mostly_in(case, lambda name: name == where)
         + (_FIND_WAIT if waits else _find_work(case, _FIND_PAUSE if pauses else _FIND_WORK)),
         gain=None if late or unasked else _of_waits(case, _beside_late(case, saved)),
         time=("idle.waits",),

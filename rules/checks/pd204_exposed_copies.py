@@ -62,8 +62,8 @@ _OFFLOADED = "cpu_offloading_num_layers"
 MOSTLY_FRAC = 0.9
 """Of the copies between host and device: with as many pinned already, pinning is no advice."""
 _HALF = " The GEMMs run in FP32: if these are weights or activations, 16 bits halve their bytes."
-_LESS = "Copy less, and overlap the rest"
-_FEW = " take longer than compute can hide: beyond the overlap only fewer bytes save time"
+_LESS = "Copy {}, and overlap the rest"
+_FEW = " take longer than compute can hide: beyond the overlap only {}fewer bytes save time"
 _ON_DEVICE = "Remove copies on the device"
 _TURNS = "Ranks copy one after the other, and each waits while the others do"
 _DEVICE = (
@@ -87,7 +87,10 @@ def evaluate(case: Case) -> Verdict:
     with_host = 2 * sum(c.exposed_ns for c in kinds if "host" in c.kind) >= sum(c.exposed_ns for c in kinds)
     hidden = case.share(_hideable_ns) or 0.0
     few = with_host and hidden < share / 2
-    hand = _in_order(case, kinds, few) if with_host else _DEVICE
+    pageable = with_host and _from_host(kinds) == _HOST
+    batch = with_host and _one_way(kinds) and (pageable or not few)
+    less = _LESS.format("from pinned memory" if batch else "less") if few else ""
+    hand = _in_order(case, kinds, batch) if with_host else _DEVICE
     if with_host and re.search(
         r"(?i)checkpoint|save(?![a-z])", found := paused_in(case, key="exposed_memcpy")
     ):
@@ -97,8 +100,10 @@ def evaluate(case: Case) -> Verdict:
     return fires(
         blames=_TURNS if copy_in_turn(case) else "",
         level="information" if whole and share < NO_STEPS_MIN_FRAC else "problem",
-        reason=f"{_fast(kinds[0])}{_FEW}" if few else "the device copies while no kernel runs",
-        action=_LESS if few else "" if with_host else _ON_DEVICE,
+        reason=f"{_fast(kinds[0])}{_FEW.format('pinned memory and ' * pageable)}"
+        if few
+        else "the device copies while no kernel runs",
+        action=less if with_host else _ON_DEVICE,
         evidence=evidence,
         advice=advice,
         otherwise=hand,
@@ -116,13 +121,15 @@ def _hideable_ns(rank: RankMeasurement) -> int:
     return min(rank.ledger.exposed_memcpy, rank.ledger.compute)
 
 
-def _in_order(case: Case, kinds: Sequence[CopyTime], few: bool) -> str:
-    """What only comes from the host is copied ahead first, unless fewer bytes save more."""
+def _in_order(case: Case, kinds: Sequence[CopyTime], batch: bool) -> str:
+    """What only comes from the host is copied ahead first, unless fewer bytes alone save more."""
     how = f"{_from_host(kinds)}{_in_16_bits(case, kinds)}"
-    one_way = kinds[0].exposed_ns >= MOSTLY_FRAC * sum(c.exposed_ns for c in kinds)
-    if one_way and kinds[0].kind == _BETWEEN[0] and not few:
-        return f"Copy {how} {_KEEP}".rstrip()
-    return f"{_KEEP}Copy the rest {how}"
+    return f"Copy {how} {_KEEP}".rstrip() if batch else f"{_KEEP}Copy the rest {how}"
+
+
+def _one_way(kinds: Sequence[CopyTime]) -> bool:
+    most = kinds[0].exposed_ns >= MOSTLY_FRAC * sum(c.exposed_ns for c in kinds)
+    return most and kinds[0].kind == _BETWEEN[0]
 
 
 def _from_host(kinds: Sequence[CopyTime]) -> str:

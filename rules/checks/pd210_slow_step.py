@@ -9,6 +9,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
+from perfdoc.analyzers.steps.figures import MIN_OUTLIER_STEPS
 from perfdoc.results.figures import brief, plural, significant
 from perfdoc.results.names import opening, shorten
 from perfdoc.results.step_times import Distribution, OutlierStep
@@ -81,10 +82,13 @@ def evaluate(case: Case) -> Verdict:
     _, look = _GROWS.get(worst.leaf or "", ("", _LOOK))
     if worst.leaf == "idle.host" and (following := _following(case, worst)):
         look += f", or at the beginning of {shorten(following, 48)}, whose first kernel ends the wait"
-    if worst.leaf == "idle.host" and (where := paused_in(case, worst.step)):
-        look = f"See what {where} does: that step's longest wait lies in that range"
+    what = {"idle.host": "wait", "exposed_memcpy": "copy"}.get(worst.leaf or "")
+    where = paused_in(case, worst.step, worst.leaf or "") if what else ""
+    if where and not (what == "copy" and where.startswith("`aten::")):
+        look = f"See what {where} does: that step's longest {what} lies in that range"
     by_design = often > 0 and _by_all(case, told)
-    leads = len(rest) > 0 and not by_design
+    few = usual.count < MIN_OUTLIER_STEPS and _by_all(case, told)  # as a step of several that updates
+    leads = len(rest) > 0 and not by_design and not few
     if by_design:
         look = _BY_DESIGN.format(often)
     return fires(
@@ -244,7 +248,8 @@ def _said(worst: OutlierStep, like: str, more: int, ranks: int, often: int) -> s
     if worst.leaf is None:
         return said
     kind, _, dimension = worst.leaf.partition(".")
-    other = f"{dimension.upper()} communication beside no compute" if kind == "exposed_comm" else "idle time"
+    of = "" if dimension in ("unknown", "other") else f"{dimension.upper()} "
+    other = f"{of}communication beside no compute" if kind == "exposed_comm" else "idle time"
     what, _ = _GROWS.get(worst.leaf, (other, ""))
     where = f"all {ranks} ranks" if worst.grew_on == ranks else f"{worst.grew_on} of {ranks} ranks"
     where = shorten(worst.label or "one rank", 48) if worst.grew_on == 1 < ranks else where

@@ -8,10 +8,10 @@ from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_share
 from perfdoc.rules.engine.needs import GPUS, WINDOW, applies
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes, skips
 from perfdoc.rules.facts.capture import KERNELS
-from perfdoc.rules.facts.precision import fp8_on
+from perfdoc.rules.facts.precision import casts_of_weights, fp8_on
 
 META = Meta(
-    title="Costly casts to FP8",
+    title="Costly casts to few bits",
     action="Make casts to FP8 cheaper",
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "Megatron-LM guide"),
     topic="low_precision",
@@ -32,6 +32,10 @@ META = Meta(
 MIN_FRAC = 0.05
 """Of the window, mean over ranks: kernels that cast to 8 bits or below, find maxima and lay out scales."""
 _FINE = {"mxfp8": "one scale for every 32 values", "blockwise": "one scale for every block"}
+_LOAD = (
+    "Load them in 16 bits where memory allows: LoRA instead of QLoRA (bitsandbytes: load_in_4bit=False, "
+    "load_in_8bit=False). Else a larger batch: each cast then serves more tokens."
+)
 _REUSE = "reuse_grad_buf_for_mxfp8_param_ag"
 
 
@@ -41,6 +45,16 @@ def evaluate(case: Case) -> Verdict:
     share, evidence = time_share(case, "casts to 8 bits and below", _casts_ns)
     if share < MIN_FRAC:
         return passes(evidence)
+    if kernel := casts_of_weights(case):
+        return fires(
+            action="Keep weights in 16 bits, where memory allows",
+            reason=f"weights that are kept in few bits cost casts for each product ({kernel})",
+            evidence=evidence,
+            remedy=_LOAD,
+            gain=ceiling(case, _casts_ns, "the time of the casts"),
+            verify="Run again: quantisation in the table of kernel classes falls.",
+            false_alarm="Weights that do not fit in 16 bits: then the casts are the price.",
+        )
     if fp8_on(case) is False:
         reason = "the settings say that nothing multiplies in FP8, so these casts serve something else"
         return skips(reason, evidence)

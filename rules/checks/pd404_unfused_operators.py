@@ -75,7 +75,8 @@ def evaluate(case: Case) -> Verdict:
 
 def _measured(case: Case, evidence: list[Evidence], off: list[str]) -> Verdict:
     found = _patterns(case)
-    evidence += ((f"{name.replace('_', ' ')}, {n:,} times", per_cent(share)) for name, _, n, share in found)
+    of = f" of the {case.unit}"
+    evidence += ((f"{name.replace('_', ' ')}, {n:,} times", per_cent(p) + of) for name, _, n, p in found)
     ours = case.framework == "megatron"
     switches = list(dict.fromkeys(knob for _, knob, _, _ in found if knob))
     on = [knob for knob in switches if case.is_set_to(knob, True)]

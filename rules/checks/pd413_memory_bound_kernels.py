@@ -36,7 +36,7 @@ META = Meta(
     action="Fuse memory-bound kernels",
     sources=("PyTorch, torch.compile", "NVIDIA, Transformer Engine"),
     topic="fusion",
-    behind=(("PD405", "may share kernels with 1"),),
+    behind=(("PD405", "may share kernels with PD405"),),
     needs=(GPUS, KERNELS, WINDOW, PARTED),
     assumes=(
         Assumes(of=EAGER, words=_COMPILE, instead=OUTSIDE),
@@ -80,7 +80,7 @@ def evaluate(case: Case) -> Verdict:
         evidence=[
             *evidence,
             *(of_layout if converts else ()),
-            *((f"{name}, of the window", per_cent(t)) for t, name in most),
+            (f"of the {case.unit}", ", ".join(f"{name} {per_cent(t)}" for t, name in most)),
             *map(of_roofline, worst(case, _known)[:1]),
         ],
         remedy=f"{_COMPILE} {_LIBRARIES} Keep tensors contiguous and in one dtype: copies go then."

@@ -1,10 +1,11 @@
 """Which of the things to do the verdict is about: it comes first, so that verdict and advice agree.
 
-Who is named by a rule (a rank, a stage, uneven data) leads; else a problem of kernels that is worth more than
-the largest loss of the ledger; else what is done about that; else, where computing loses more than that, what
-makes computing shorter.
+Who is named by a rule (a rank, a stage, uneven data) leads, but where a change against the largest loss of
+the ledger surely saves more; else a problem of kernels that is worth more than that loss; else what is done
+about it; else, where computing loses more than that, what makes computing shorter.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -54,9 +55,10 @@ def _blamed(
     if any(r.window.runs_once or r.events.work_missing or r.host.graphs.whole_graphs for r in case.ranks):
         return 0, ""
     named = next((at for at, row in enumerate(rows) if row.codes and found[row.codes[0]].blames), None)
-    if named is not None:
-        return named, "cause"
     loss, lost = largest_loss([rank.ledger for rank in case.ranks])
+    if named is not None:
+        above = (i for i, r in enumerate(rows) if _is_about(r, loss, times) and _surely_more(r, rows[named]))
+        return next(((i, "loss") for i in above), (named, "cause"))
     sized = [
         at
         for at, row in enumerate(rows)
@@ -80,6 +82,13 @@ def _blamed(
     if best is not None and more:
         return best, "compute"
     return (about[0], "loss") if about else (0, "")
+
+
+def _surely_more(row: Opportunity, than: Opportunity) -> bool:
+    """Whether its whole band lies above the other's, with no condition open and no change of numerics."""
+    if row.gain is None or than.gain is None or row.conditions or not row.exact:
+        return False
+    return row.kind == "predicted" and (row.gain.low_ms or 0.0) > (than.gain.high_ms or math.inf)
 
 
 def _is_waiting(case: Case, loss: str) -> bool:

@@ -82,8 +82,7 @@ _DECODES = pattern_of(r"(?i)context_0\(|^(step\[)?decode\b")
 
 def awaits_requests(case: Case) -> bool:
     """Whether an inference engine idles mostly in pauses that are far longer than scheduling takes: nothing
-    asks it for tokens then, and it is no slower for them. A pause in most steps is its own: requests last. So
-    is one that the same answers go on after."""
+    asks it for tokens then, and it is no slower for them. Pauses in most steps or in answers are its own."""
     if not case.program.serves or "tensorrt" in case.program.marks:
         return False
     long_ns = 0.0

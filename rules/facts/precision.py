@@ -76,6 +76,19 @@ def unpacking(case: Case) -> str:
     return found[0].short_name if found and _APART * sum(k.count for k in found) >= gemms else ""
 
 
+_IN_INTEGERS = pattern_of("(?i)int8|kdequant_mm|DoubleRowColQuant")
+
+
+def casts_of_weights(case: Case) -> str:
+    """The kernel that casts for longest, where it does so for weights that are kept in 4 bits, or in integers
+    of 8 (bitsandbytes); empty where FP8 is cast to."""
+    every = (k for rank in case.ranks for k in rank.kernel_times)
+    casts = (k for k in every if k.kernel_class is KernelClass.QUANTISATION)
+    most = max(casts, key=lambda k: k.total_ns, default=None)
+    name = "" if most is None else most.name[:MAX_TEXT]
+    return most.short_name if most and (_UNPACKS.search(name) or _IN_INTEGERS.search(name)) else ""
+
+
 GATHERS_FP8: Mapping[str, str] = MappingProxyType(
     {
         "delayed": "",

@@ -109,13 +109,16 @@ def cut(rebuilt: Rebuilt, steps: int) -> Rebuilt | None:
 def until(rebuilt: Rebuilt, host_ns: int) -> Rebuilt:
     """Without what its host began from then on: edits take what a frame lists for work of its steps. What
     held the host up counts until it launched the last work that is here. What begins where the steps end is
-    their end, and nothing else; what still runs there counts until then."""
+    their end, and nothing else; what still runs there counts until then. What ran ahead of its turn for a
+    later step is that step's, and ends nothing here."""
     (frame,) = rebuilt.ranks
     graph, task = rebuilt.graph, frame.communication_task
     of_device = graph.kind != TaskKind.HOST
-    held_until = max(host_ns, int(rebuilt.launch_ns[of_device].max(initial=host_ns)))
     step_end_ns = frame.step_ends_ns[-1]
     behind = of_device & (rebuilt.start_ns >= step_end_ns)
+    ahead = of_device & ~behind & (rebuilt.launch_ns >= host_ns)
+    held_until = max(host_ns, int(rebuilt.launch_ns[of_device & ~ahead].max(initial=host_ns)))
+    behind |= ahead
     beyond_ns = np.where(of_device & ~behind, np.maximum(rebuilt.end_ns - step_end_ns, 0), 0)
 
     def none(column: Any, value: int = NONE) -> Any:
@@ -124,7 +127,7 @@ def until(rebuilt: Rebuilt, host_ns: int) -> Rebuilt:
     graph = replace(
         graph,
         duration_ns=none(np.maximum(graph.duration_ns - beyond_ns, 0), 0),
-        kind=none(graph.kind, int(TaskKind.COPY)),
+        kind=np.where(ahead, np.array(TaskKind.HOST, graph.kind.dtype), none(graph.kind, int(TaskKind.COPY))),
         row=none(graph.row),
     )
     rebuilt = replace(

@@ -269,3 +269,11 @@ def test_passes_of_all_ranks_are_bounded() -> None:
     found = job_timeline(ranks, measure_job([]).clocks)
     assert [len(r.tracks) for r in found.ranks] == [int(i % 3 == 0) for i in range(64)]
     assert sum(len(t.start_ns) for r in found.ranks for t in r.tracks) <= MAX_ALL_PASSES
+
+
+def test_the_step_that_is_drawn_shows_what_the_mean_step_loses(tmp_path: Path) -> None:
+    """Two steps wait, the last takes 10 ns: the mean is 10,510 / 6 = 1,752 ns, the median 1,000."""
+    view = view_of(planted(steps=(1_000, 1_000, 1_000, 2_000, 5_500)), tmp_path)
+    first, *others = rank_timeline(view)
+    assert (first.name, first.end_ns - first.start_ns) == ("perfdoc.step 3", 2_000)
+    assert others[0].name == "perfdoc.step 4"  # farther from the mean than those of 1,000, which show less

@@ -327,3 +327,11 @@ def test_stages_that_lose_time_to_transfer_do_not_wait_for_one_another(
     assert ("messages between stages" in said and "30.0 % in transfer" in said) is is_transfer
     assert ("wait for one another" in said) is not is_transfer
     assert said.endswith("5.0 % by the schedule (bubble).")
+
+
+@pytest.mark.parametrize(("ends", "by_schedule"), [("pipeline.bubble", True), ("exposed_comm.pp", False)])
+def test_what_the_schedule_takes_is_not_explained_by_messages(ends: str, by_schedule: bool) -> None:
+    made = replace(two_steps(compute=60, pp=40), communication=[communication("pp", 40 * MS)])
+    found = rule("PD301", reason="the pipeline fills and drains", ends=ends)
+    _, why = verdict_of([made], [row("PD301", "loss", 15, 0.3)], [found], seen(bubble_ns=30 * MS))
+    assert ("fills and drains" in why, "under compute" in why) == (by_schedule, not by_schedule)

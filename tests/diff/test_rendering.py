@@ -257,3 +257,10 @@ def test_idle_time_beside_the_only_step_is_not_compared() -> None:
     assert "45 ms and 5 ms" in first_screen(found)
     assert next_step(found).startswith("capture several steps")
     assert next_step(compare(both[1], both[1])).startswith("nothing to do")
+    # Of several steps it is between them: 95 ms each, 45 of which are in the change.
+    (flag,) = (
+        f
+        for f in compare(both[0], side([rank_of_steps(0, [95_000_000] * 4)])).flags
+        if f.code == "beside-steps"
+    )
+    assert "45 ms; the other side's steps hold theirs" in flag.message

@@ -136,3 +136,22 @@ def test_a_setting_is_copied_without_opening_its_row(browser: Browser, tmp_path:
         assert quick.is_hidden()
         assert seen.page.locator("#PD202 .paste:visible").all_inner_texts() == ["manual_gc=true"]
         seen.assert_quiet()
+
+
+def test_the_way_to_make_a_change_that_no_rule_explains_stays_when_its_row_is_open_or_printed(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """Of PD202 the open row has the settings, and paper has the open row."""
+    made = with_choices(build.one_rank())
+    at = next(i for i, row in enumerate(made.opportunities) if row.codes == ["PD202"])
+    own = replace(made.opportunities[at], codes=[])
+    html = render_html(replace(made, opportunities=[own, *made.opportunities]))
+    with visit(browser, tmp_path, html, size=SCREEN) as seen:
+        ways = [seen.page.locator(f"{row} .quick") for row in ("#opportunity-1", "#PD202")]
+        seen.page.emulate_media(media="print")
+        assert [way.is_visible() for way in ways] == [True, False]
+        seen.page.emulate_media(media="screen")
+        assert all(way.is_visible() for way in ways)
+        for row in ("#opportunity-1", "#PD202"):
+            seen.page.locator(f"{row} summary").click()
+        assert [way.is_visible() for way in ways] == [True, False]

@@ -89,9 +89,9 @@ def test_step_times_say_the_mean_of_steps() -> None:
 @pytest.mark.parametrize(
     ("long_ms", "value", "note"),
     [
-        (10.1, "10.100 ms", "mean of the longest rank, all ranks 10.050 ms"),  # 0.5 % above the mean
-        (10.3, "10.150 ms", "mean of 4 steps over all ranks"),  # 1.5 %
-        (10.0, "10.000 ms", "mean of 4 steps over all ranks"),
+        (10.1, "10.100 ms", "mean of the longest rank; of all ranks 10.050 ms"),  # 0.5 % above the mean
+        (10.3, "10.150 ms", "mean of 2 steps on each of 2 ranks"),  # 1.5 %
+        (10.0, "10.000 ms", "mean of 2 steps on each of 2 ranks"),
     ],
 )
 def test_whose_mean_stands_at_the_head(long_ms: float, value: str, note: str) -> None:
@@ -116,3 +116,17 @@ def test_the_step_that_shares_are_of_is_said_beside_a_median_too() -> None:
     shown, notes = step_time(replace(both[0], ranks=ranks))
     assert shown == "20.500 ms"
     assert notes[1] == "median 10 ms; longest rank 21 ms"
+
+
+@pytest.mark.parametrize(
+    ("counts", "note"),
+    [
+        ([1], "the only step"),
+        ([3], "mean of 3 steps"),
+        ([1, 1], "mean of 1 step on each of 2 ranks"),
+        ([3, 2], "mean of 2 to 3 steps on each of 2 ranks"),
+    ],
+)
+def test_the_head_says_of_how_many_steps_of_each_rank_its_mean_is(counts: list[int], note: str) -> None:
+    each = [stepping(*[10.0] * count) for count in counts]
+    assert step_time(replace(each[0], ranks=[made.ranks[0] for made in each]))[1][0] == note

@@ -24,7 +24,7 @@ from perfdoc.reports.inlined import _packed, of_bars
 from perfdoc.reports.view import HATCHES
 from perfdoc.results import Step, TimelineTrack, WorstInstance
 from perfdoc.results.figures import duration
-from tests.reports import build, jobs
+from tests.reports import build, build_job, jobs
 from tests.reports.build_timeline import LEAVES, ledger, rank, timeline, track, with_timeline
 from tests.reports.page import Page
 
@@ -186,9 +186,26 @@ def test_the_page_says_how_typical_the_step_is() -> None:
         return page.by_id("timeline").text.replace("\u00a0", " ")
 
     assert "the only step captured." in said(1)
-    assert "within 2.0 % of the median step" in said(1, 1.01, 5)
+    assert "within 2.0 % of the median step" in said(1, 1.01, 1.5)
+    # Of a mean far above the median, 2: half of it is missing.
+    assert "up to 50.0 % from the mean step" in said(1, 1, 4)
+    # Of a mean of 0.6, 1.5 times the median, nothing is missing.
+    assert "no shorter than the mean step" in said(1, 0.4, 0.4)
     # A quarter of the median is missing: the median is 4 / 3 of it.
     assert "up to 25.0 % from the median step" in said(1, 4 / 3, 2)
+
+
+@pytest.mark.parametrize("stages", [0, 2])
+def test_the_picture_says_where_a_bubble_of_the_ledger_is(stages: int) -> None:
+    """The ledger's bar has a colour of its own for the bubble, which has no time of its own on the tracks."""
+    made = with_timeline()
+    pipeline = build_job.pipeline(stages=2, replicas=1) if stages else made.analyses.pipeline
+    exposed = replace(made.ranks[0].ledger_ns.exposed_comm, pp=500_000_000)
+    ranks = [replace(r, ledger_ns=replace(r.ledger_ns, exposed_comm=exposed)) for r in made.ranks]
+    made = replace(made, ranks=ranks, analyses=replace(made.analyses, pipeline=pipeline))
+    page = Page(render_html(made))
+    assert ("bubble" in page.by_id("timeline").text) == bool(stages)
+    assert ("pipeline bubble" in page.by_id("ledger").text) == bool(stages)
 
 
 def test_the_timeline_marks_the_longest_stretch_of_the_largest_loss() -> None:

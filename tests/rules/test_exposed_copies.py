@@ -57,6 +57,22 @@ def test_a_checkpoint_is_named(tmp_path: Path) -> None:
     assert "async_save" not in other.remedy
 
 
+def test_many_copies_in_a_checkpoint_are_named(tmp_path: Path) -> None:
+    """Ten of 40 us, each behind 60 us without one, in a range of the whole step: 40 % of it together."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(2):
+        at = i * STEP_US * US
+        thread.range(f"perfdoc.step {i}", at, at + STEP_US * US)
+        thread.range("save_checkpoint", at + 1, at + (STEP_US - 1) * US)
+        for k in range(10):
+            begin = at + (20 + 90 * k) * US
+            device.kernel(GEMM, begin - 15 * US, begin, launch=(thread, begin - 16 * US, begin - 15 * US))
+            device.copy("device_to_host", 1 << 20, begin, begin + 40 * US, launch=(thread, begin - US, begin))
+    assert "`save_checkpoint`" in result("PD204", case_of(tmp_path, builder)).remedy
+
+
 def test_batches_are_pinned_first(tmp_path: Path) -> None:
     """What only comes from the host is a batch; nothing is copied back."""
     to_device = result("PD204", case_of(tmp_path / "a", copying(200, pinned=(False, False)))).remedy
@@ -107,6 +123,12 @@ def test_compute_hides_no_more_than_there_is_of_it(tmp_path: Path) -> None:
     half = result("PD204", case_of(tmp_path, copying(500)))
     assert (gain_of(half).high_ms, "fewer bytes" in half.reason) == (pytest.approx(0.5), False)
     assert found.remedy.startswith("Keep data on the device")  # overlap is the lesser part
+    # From pageable memory it is the memory that slows them: pinned, the same bytes take less.
+    pageable = result("PD204", case_of(tmp_path, copying(900, pinned=(False, False))))
+    assert pageable.remedy.startswith("Copy from pinned memory")
+    assert ("pinned memory" in pageable.reason, "pinned" in pageable.action) == (True, True)
+    back = result("PD204", case_of(tmp_path, copying(900, "device_to_host", pinned=(False, False))))
+    assert (back.remedy.startswith("Keep data"), "less" in back.action) == (True, True)
 
 
 def test_communication_is_no_copy(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_unfused_operators(gated: dict[int, Case]) -> None:
     assert result("PD404", given(gated[9])).state == "passes"
     found = result("PD404", given(gated[10]))
     assert (found.state, found.level) == ("fires", "problem")
-    assert evidence_of(found) == ["1.0 %", "10 µs", "1.0 %"]
+    assert evidence_of(found) == ["1.0 %", "10 µs", "1.0 % of the step"]
     assert [(a.knob, value_of(a), a.from_value) for a in found.advice] == [
         ("bias_activation_fusion", True, None)
     ]

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.loading import awaits_batch
 from tests.analyzers.tiny import GEMM
+from tests.captures.kineto import write_kineto
 from tests.captures.timeline import TimelineBuilder
 from tests.rules.cases import case_of, result
 
@@ -52,6 +56,27 @@ def test_what_the_host_does_while_it_pauses(name: str, begin_ms: int, named: boo
     told = [fact.value for fact in found.evidence if "longest" in fact.label]
     assert (told, f"`{name}`" in found.remedy) == ([f"`{name}`"] if named else [], named)
     assert bool(awaits_batch(case)) is not named
+
+
+@pytest.mark.parametrize(("looked_up", "named"), [(8, True), (4, False)])
+def test_operators_on_the_cpu_are_named_together(looked_up: int, named: bool, tmp_path: Path) -> None:
+    """Six steps of 40 ms, 10 of them computing. In the other 30 so many embeddings are looked up on the CPU,
+    2.5 ms each with an operator inside it, and one other takes 5 ms: two thirds of the pause, or one."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for at in range(0, 240 * MS, 40 * MS):
+        thread.range(f"step {at // (40 * MS)}", at, at + 40 * MS - 1)
+        device.kernel(GEMM, at + 10, at + 10 * MS, launch=(thread, at + 5, at + 9))
+        process.operator(thread, "aten::add_", at + 11 * MS, at + 16 * MS)
+        for begin in range(at + 17 * MS, at + 17 * MS + looked_up * 2_600_000, 2_600_000):
+            process.operator(thread, "aten::embedding_bag", begin, begin + 2_500_000)
+            process.operator(thread, "aten::_embedding_bag", begin + 10, begin + 2_400_000)
+    path = write_kineto(builder.build(), tmp_path / "rank0.json", process.pid)
+    found = result("PD201", Case.of([measure_capture(path, WindowRequest())]))
+    told = [fact.value for fact in found.evidence if "longest" in fact.label]
+    assert told == (["`aten::embedding_bag`"] if named else [])
+    assert found.remedy.startswith("Run `aten::embedding_bag` on the GPU") is named
 
 
 def test_what_a_slow_step_waits_for(tmp_path: Path) -> None:

@@ -289,6 +289,24 @@ def test_casts_of_the_coarsest_recipe_get_no_other(measured: Measured) -> None:
     assert settings_of(found) == {"fp8_recipe": "tensorwise", "reuse_grad_buf_for_mxfp8_param_ag": False}
 
 
+DEQUANT = "void kDequantizeBlockwise<__half, 512, 64, 8, (DataType_t)2>(float*, unsigned char*, float*)"
+INT8 = "void kdequant_mm_int32_fp16<4, 512>(int*, float*, float*, __half*, __half*, int, int, int)"
+
+
+@pytest.mark.parametrize("kernel", [DEQUANT, INT8])
+def test_casts_of_weights_in_few_bits_are_none_to_fp8(kernel: str, measured: Measured) -> None:
+    """bitsandbytes unpacks 4-bit weights, or casts products of 8-bit integers: no recipe of FP8 helps."""
+    for settings in ({}, BF16):
+        found = result("PD403", given(measured(kernel, 100), **settings))
+        assert (found.state, found.level, gain_of(found).high_ms) == ("fires", "problem", pytest.approx(0.1))
+        assert ("FP8" in found.action + found.reason + found.remedy, "recipe" in found.remedy) == (
+            False,
+            False,
+        )
+        assert "16 bits" in found.action
+    assert result("PD403", given(measured(kernel, 49))).state == "passes"
+
+
 def test_core_clock(measured: Measured) -> None:
     edge = round(pd406_core_clock.MIN_LINEAR_FRAC * 1000)
     found = result("PD406", measured(GEMM, edge))

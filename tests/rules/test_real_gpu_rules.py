@@ -31,7 +31,7 @@ def test_attention_and_norms_written_by_hand(shared_traces: Path) -> None:
     (rank,) = case.ranks
     found = rank.kernel_parts.unfused_attention
     assert (found.forwards, found.backwards, found.between_ns) == (180, 60, 201_538_824 + 154_504_183)
-    assert (unfused.state, evidence_of(unfused)[:2]) == ("fires", ["1.4 %", "1.3 %"])
+    assert (unfused.state, evidence_of(unfused)[:2]) == ("fires", ["1.4 %", "1.3 % of the window"])
     assert unfused.evidence[1].label == "rms norm by hand, 375 times"
     assert (attention.advice, unfused.advice) == ([], [])  # nobody said that megatron-core trains it
     communication = [r for r in run_rules(case) if r.code.startswith("PD1") and r.state == "fires"]

@@ -69,6 +69,23 @@ def test_what_only_that_step_has(tmp_path: Path, slow: Sequence[tuple[int, int]]
     assert found.gain_frac == pytest.approx(0.2, abs=0.002)
 
 
+def test_communication_of_unknown_dimension_has_no_name(tmp_path: Path) -> None:
+    """An all-reduce of 100 us takes 1,300 in one step."""
+    builder = TimelineBuilder()
+    process = builder.process(rank=0)
+    thread, device = process.thread(), process.device()
+    at = 0
+    for i in range(8):
+        reduced = at + 500 * US
+        end = reduced + (1_300 if i == 5 else 100) * US
+        thread.range(f"perfdoc.step {i}", at, end)
+        device.kernel(GEMM, at, reduced, launch=(thread, at, at + 1))
+        device.kernel(ALL_REDUCE, reduced, end, stream=20, launch=(thread, at + 3, at + 4))
+        at = end
+    found = result("PD210", case_of(tmp_path, builder))
+    assert found.blames.endswith("1.2 ms more of communication beside no compute")
+
+
 def test_a_host_that_is_late_is_looked_for_where_the_next_step_begins(tmp_path: Path) -> None:
     steps = [EVEN, EVEN, EVEN, EVEN, EVEN, (500, 1200), EVEN, EVEN]
     found = result("PD210", case_of(tmp_path, *laid_out(steps, named=False)))
@@ -225,6 +242,18 @@ def test_long_batches_of_a_quarter_of_the_steps_are_no_exception(tmp_path: Path)
     """On one rank and then on the other."""
     ranks = [[(1700, 0) if i == at else EVEN for i in range(8)] for at in (2, 5)]
     assert "too many" in result("PD210", case_of(tmp_path, *laid_out(*ranks))).reason
+
+
+@pytest.mark.parametrize(
+    ("slow", "steps", "found"),
+    [((500, 1200), 4, "problem"), ((1700, 0), 4, "information"), ((500, 500), 4, ""), ((500, 1200), 2, "")],
+)
+def test_of_few_steps_one_that_takes_twice_as_long_is_told(
+    slow: tuple[int, int], steps: int, found: str, tmp_path: Path
+) -> None:
+    """600 us, and 1,800 or 1,100: a late batch is a fault, computing may be an update."""
+    one = result("PD210", slow_once(tmp_path, slow, at=steps - 2, steps=steps))
+    assert (one.level if one.state == "fires" else "") == found
 
 
 def test_steps_that_differ_as_they_do_and_small_excess_are_none(tmp_path: Path) -> None:

@@ -163,7 +163,18 @@ def test_calls_and_kernels_that_share_an_external_id_are_linked(tmp_path: Path) 
     assert set(shared.kernels.correlation.tolist()) == {-1}
     ids = [e.get("args", {}).get("External id", 0) // 2 for e in events]
     pairs = [{**e, "args": {"External id": i}} if i else e for e, i in zip(events, ids, strict=True)]
-    assert set(read(tmp_path / "pairs.json", pairs).kernels.correlation.tolist()) == {-1}
+    # One launch alone has 10, 50 and 60.
+    assert set(read(tmp_path / "pairs.json", pairs).kernels.correlation.tolist()) == {-1, 10, 50, 60}
+    # What else an operator calls is no launch: the kernels are the same.
+    calls = [
+        {**e, "name": "hipMalloc", "ts": e["ts"] - 0.5, "dur": 0.25}
+        for e in events
+        if e["cat"] == "cuda_runtime"
+    ]
+    allocates = read(tmp_path / "allocates.json", [*calls, *events])
+    linked = allocates.api_calls.correlation >= 0
+    assert {allocates.strings[i] for i in allocates.api_calls.name[linked]} == {"cudaLaunchKernel"}
+    assert (allocates.kernels.correlation >= 0).all()
     # Where one kernel has a correlation id, the others' external ids are operators'.
     mixed = read(tmp_path / "mixed.json", [*events, *launch(900, 3_000)])
     assert sorted(set(mixed.kernels.correlation.tolist())) == [-1, 900]

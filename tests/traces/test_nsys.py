@@ -292,6 +292,32 @@ def test_calls_of_threads_are_the_rows_on_them_in_the_order_of_the_file(tmp_path
         assert trace.calls_of(np.array(chosen, np.int64)).tolist() == wanted
 
 
+def test_the_rows_of_each_device_and_process_lie_together_in_the_order_of_the_file(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    processes = [builder.process(pid=pid) for pid in (7, 5)]
+    threads = [[process.thread() for _ in range(2)] for process in processes]
+    devices = [process.device(ordinal=i) for i, process in enumerate(processes)]
+    for i in range(12):  # in turn, and on the threads of each in turn
+        launch = (threads[i % 2][i // 2 % 2], 100 * i, 100 * i + 5)
+        devices[i % 2].kernel(f"k{i}", 100 * i + 10, 100 * i + 20, launch=launch)
+    read = trace_of(builder, tmp_path)
+    found = read.together()
+    in_turn = read.kernels.device.tolist()
+    assert in_turn != sorted(in_turn)
+    assert found.kernels.device.tolist() == [0] * 6 + [1] * 6
+    names = read.names(read.kernels.name)
+    assert found.names(found.kernels.name) == [
+        name for device in (0, 1) for name, of in zip(names, in_turn, strict=True) if of == device
+    ]
+    process = [read.threads[i].process for i in read.api_calls.thread]
+    starts = zip(process, read.api_calls.start_ns.tolist(), strict=True)
+    assert found.api_calls.start_ns.tolist() == [start for _, start in sorted(starts, key=lambda s: -s[0])]
+    assert [found.threads[i].process for i in found.api_calls.thread] == [7] * 6 + [5] * 6
+    again = found.together()
+    assert again.kernels is found.kernels
+    assert again.api_calls is found.api_calls
+
+
 @pytest.mark.parametrize(
     ("calls", "said"),
     [

@@ -193,7 +193,6 @@ def _unknown(like: I64) -> I64:
 
 
 _NO_STACKS = "the capture has no Python stacks: record with torch.profiler.profile(with_stack=True)"
-_OWN_IDS_FRAC = 0.95
 _NO_SHAPES = "the capture has no operator shapes: record with torch.profiler.profile(record_shapes=True)"
 
 
@@ -207,14 +206,11 @@ def read_kineto(path: Path) -> Trace:
     facts, rows = read_events(path, lambda: EventRows(path))
     rows.settle()
     unlinked = ((t.columns()["correlation"] == UNKNOWN).all() for t in (rows.kernels, rows.api_calls))
-    if rows.may_link and all(unlinked):
-        from perfdoc.traces.kineto.external import EXTERNAL_DECODERS  # few files are so
+    if by_external := rows.may_link and all(unlinked):
+        from perfdoc.traces.kineto.external import EXTERNAL_DECODERS, with_own_ids  # few files are so
 
-        _, again = read_events(path, lambda: EventRows(path, EXTERNAL_DECODERS))
-        again.settle()
-        ids = again.kernels.columns()["correlation"]
-        ids = ids[ids > 0]  # what no operator launches has none; an operator's are those of all its kernels
-        rows = again if len(unique(ids)) > _OWN_IDS_FRAC * len(ids) else rows
+        _, rows = read_events(path, lambda: EventRows(path, EXTERNAL_DECODERS))
+        rows.settle()
     other = writer_of((*rows.process_names, *rows.unknown))
     if other and (other[0] in NAMES_KERNELS or not len(rows.kernels)):
         raise TraceError(path, f"is a trace of {other[0]}, which perfdoc does not read.", other[1])
@@ -224,7 +220,8 @@ def read_kineto(path: Path) -> Trace:
     rows.require_some()
     ranks, gpu_facts = distributed(facts.distributed), gpus(facts.device_properties)
     threads, damage = rows.host_threads(), rows.damage
-    every_call, lost = without_shared(ApiCalls(**rows.api_calls.columns()), damage)
+    every_call = ApiCalls(**rows.api_calls.columns())
+    every_call, lost = with_own_ids(every_call, rows) if by_external else without_shared(every_call, damage)
     every_operator, every_range = Operators(**rows.operators.columns()), ranges(rows)
     thread, placed = every_call.thread.astype(np.int64), rows.kernels.columns()["ordinal"]
     by_correlation = launches(threads, thread, every_call.correlation, rows.places, placed)

@@ -101,7 +101,7 @@ def in_fp8(rebuilt: Rebuilt) -> Edit:
             f"{former} GPUs have no FP8 GEMMs" if former else "the FP8 rate of these GPUs is unknown"
         )
     if any(rank.facts.dtype not in ("bf16", "fp16") for rank in rebuilt.ranks):
-        raise ValueError("the current GEMM dtype is unknown: give it, such as --set dtype=bf16")
+        raise ValueError("no setting names the GEMM dtype, as a prediction needs: --set dtype=bf16")
     return Edit(
         name="GEMMs in FP8",
         apply=_faster_gemms,

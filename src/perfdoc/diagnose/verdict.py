@@ -156,7 +156,10 @@ def _of_time(
         return said, f"{'Else the largest loss' if wrong else 'The largest'} is {lost} {why}"
     if loss.startswith("exposed_comm"):
         longest = _longest(ranks) if loss in (PIPELINE, "exposed_comm.unknown") else ""
-        told = [seen.who_waits or seen.blamed or longest, *_collectives(loss.rpartition(".")[2], ranks, seen)]
+        shown = list(_collectives(loss.rpartition(".")[2], ranks, seen))
+        if loss == PIPELINE and rule is not None and rule.ends == "pipeline.bubble":
+            shown = [f"{opening(rule.reason)}."]  # by the schedule, whatever the messages are
+        told = [seen.who_waits or seen.blamed or longest, *shown]
         why = " ".join(text for text in (*told, *_profiler(ranks, seen)) if text) or why
     return lost, why
 

@@ -136,8 +136,10 @@ def flags_of(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Basis)
         found.append(Flag(code=code, message=message))
 
     if outside_of(one.ranks) or outside_of(two.ranks):
-        idle = [brief(min(r.window.outside_ns for r in side.ranks)) for side in (one, two)]
-        flag("beside-steps", f"Not compared: idle time beside the only step, {' and '.join(idle)}.")
+        single = [side.ranks for side in (one, two) if side.ranks[0].window.steps == 1]
+        idle = " and ".join(brief(min(r.window.outside_ns for r in ranks)) for ranks in single)
+        within = "; the other side's steps hold theirs, and so does the change" if len(single) == 1 else ""
+        flag("beside-steps", f"Not compared: idle time beside the only step, {idle}{within}.")
     if {i.sha256 for i in one.inputs} == {i.sha256 for i in two.inputs}:
         flag("same-captures", "Both sides are the same captures.")
     if basis == "window":
