@@ -18,7 +18,7 @@ from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity, without_launches
 from perfdoc.analyzers.device.event_counts import NO_LAUNCHED, event_counts, limited, partial_notes, within
 from perfdoc.analyzers.device.frameworks import Program, program_of, slowed_by
-from perfdoc.analyzers.device.last_step import lacking_ns, last_step_notes, with_outside
+from perfdoc.analyzers.device.last_step import with_outside, without_short
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges, ranges_matching
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
@@ -34,7 +34,6 @@ from perfdoc.records import dataclass
 from perfdoc.results.headline import Framework
 from perfdoc.results.names import shorten
 from perfdoc.results.quality import NO_EVENTS
-from perfdoc.results.ranks import Window
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.errors import MissingToolError, UnreadableError
 from perfdoc.traces.job_facts import JobFacts, facts_beside
@@ -176,8 +175,7 @@ def measure_trace(
     """Collectives without a known completion, by device."""
     lacking: dict[int, tuple[tuple[str, str], ...]] = {}
     """Of steps that are left out, by device."""
-    last_steps: list[tuple[Window, int]] = []
-    """What the last step of each device's window lacks."""
+    last_steps = [(0, "")]  # what that of each device lacks
 
     def measured(index: int) -> RankMeasurement | Note:
         device = devices[index]
@@ -218,7 +216,8 @@ def measure_trace(
             )
         if not activity.on_host and not found.partial:
             window = with_outside(trace, activity, launches, window, step_ranges, known)
-            last_steps.append((window, lacking_ns(window, activity.busy)))
+            window, step_ranges, lacks = without_short(activity, window, step_ranges, keep=request.keep_last)
+            last_steps.append(lacks)
         view = DeviceView(
             trace=trace.showing(limited(trace.capabilities, [found])),
             activity=without_launches(activity) if found.partial else activity,
@@ -252,6 +251,9 @@ def measure_trace(
         running = program_of(trace) if program is None else program
         results = list((map if in_turn else pool.map)(measured, order))
     ranks = [r for r in results if isinstance(r, RankMeasurement)]
+    if any(r.last_left_out for r in ranks) and not all(r.last_left_out for r in ranks):
+        kept = replace(request, keep_last=True)
+        return measure_trace(trace, kept, facts, also, comm_kernel, alone=alone, by_ddp=by_ddp)
     if not ranks:
         from perfdoc.analyzers.host.without_gpu import host_contents, remedy_without_gpu
 
@@ -270,7 +272,8 @@ def measure_trace(
             "Look at --window capture first.",
         )
     notes = [r for r in results if isinstance(r, Note)] + partial_notes([r.events for r in ranks])
-    notes += last_step_notes(last_steps)
+    if said := max(last_steps)[1]:
+        notes.append(Note(code="last-step-short", message=said, remedy="Capture more steps."))
     for said, remedy in sorted({note for told in lacking.values() for note in told}):
         notes.append(Note(code="steps-left-out", message=said, remedy=remedy))
     if comm_kernel is not None:

@@ -63,6 +63,8 @@ class RankMeasurement:
     """Whether the user chose it."""
     on_host: bool
     """Whether the rank trains on the CPU."""
+    last_left_out: bool = False
+    """Whether a step follows its window that is left out for what it lacks."""
     span_ns: tuple[int, int]
     """First start and last end of anything on the device, whatever the window."""
     ledger: Ledger
@@ -164,6 +166,7 @@ def measure_device(
         instances=instances,
         memory=captured_memory(view),
         also=above,
+        last_left_out=view.step_ranges.following is not None,
     )
 
 

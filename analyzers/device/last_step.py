@@ -5,20 +5,20 @@ A job that waits for data at each step's start shows that wait between steps: on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import Intervals, union
+from perfdoc.analyzers.base.intervals import union
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.launches import Launches
 from perfdoc.analyzers.device.range_names import KnownRanges, open_on
 from perfdoc.analyzers.device.start_up_calls import find_calls
 from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.results.figures import duration, per_cent
+from perfdoc.results.names import shorten
 from perfdoc.results.ranks import Window
-from perfdoc.traces import Note, Trace
+from perfdoc.traces import Trace
 
 _FEWEST_STEPS = 3
 _NEVER = np.iinfo(np.int64).max
@@ -28,16 +28,35 @@ _ONCE_FRAC = 0.05
 """Of the time before the only step, in calls that a process makes once: it is start-up."""
 
 
-def lacking_ns(window: Window, busy: Intervals) -> int:
-    """The idle time at the end of the other steps, median; 0 where it hardly counts, or steps are few."""
+def without_short(
+    activity: Activity, window: Window, ranges: StepRanges, *, keep: bool
+) -> tuple[Window, StepRanges, tuple[int, str]]:
+    """Without the last of the steps, where what it lacks counts: the idle time before the next one's first
+    launch, which the capture does not show, as the others have it at their ends. And (what it lacks, words).
+    keep: it stays, and that is told; so does one that is longer than any other all the same."""
+    busy = activity.busy
     if window.kind != "steps" or window.steps < _FEWEST_STEPS or not len(busy.start_ns):
-        return 0
-    others = window.step_list[:-1]
+        return window, ranges, (0, "")
+    *others, short = window.step_list
     ends = np.array([step.end_ns for step in others], np.int64)
-    last = np.maximum(np.searchsorted(busy.start_ns, ends, "left") - 1, 0)
-    idle = float(np.median(np.maximum(ends - np.minimum(busy.end_ns[last], ends), 0)))
-    usual = float(np.median([step.duration_ns for step in others]))
-    return round(idle) if idle > _SHORT_FRAC * usual * window.steps else 0
+    done = busy.end_ns[np.maximum(np.searchsorted(busy.start_ns, ends, "left") - 1, 0)]
+    following = np.minimum(np.searchsorted(activity.start_ns, ends, "left"), len(activity.start_ns) - 1)
+    launched = activity.launch_start_ns[following]
+    lacks_ns = round(float(np.median(np.maximum(np.minimum(launched, ends) - done, 0))))
+    usual_ns = float(np.median([step.duration_ns for step in others]))
+    if lacks_ns <= _SHORT_FRAC * usual_ns * window.steps:
+        return window, ranges, (0, "")
+    keep |= short.duration_ns > max(step.duration_ns for step in others)
+    said = (
+        f"{shorten(short.name, 48)} ends with its last work, where others have {duration(lacks_ns)} of idle "
+        f"time ({per_cent(lacks_ns / usual_ns)}, median): it {'counts as one' if keep else 'is left out'}."
+    )
+    if keep:
+        return window, ranges, (lacks_ns, said)
+    window = replace(window, end_ns=int(ends[-1]), duration_ns=int(ends[-1]) - window.start_ns)
+    behind = int(ranges.start_ns[-1]), int(ranges.end_ns[-1])
+    ranges = StepRanges(start_ns=ranges.start_ns[:-1], end_ns=ranges.end_ns[:-1], following=behind)
+    return replace(window, steps=len(others), step_list=others), ranges, (lacks_ns, said)
 
 
 _QUEUED_NS = 1_000_000
@@ -77,22 +96,3 @@ def with_outside(
         outside_ns=sum(b - a for a, b in parts),
         outside_data_ns=sum(loads.clip(a, b).total_ns for a, b in parts),
     )
-
-
-def last_step_notes(found: Sequence[tuple[Window, int]]) -> list[Note]:
-    """For windows, and what the last step of each lacks."""
-    lacking = [(window, ns) for window, ns in found if ns]
-    if not lacking:
-        return []
-    window, ns = max(lacking, key=lambda each: (each[1], each[0].start_ns))
-    whole = window.step_list[:-1]
-    mean = sum(step.duration_ns for step in whole) / len(whole)
-    return [
-        Note(
-            code="last-step-short",
-            message=f"{duration(ns)} of idle time between steps ({per_cent(ns / mean)} of one, median) are "
-            f"seen {len(whole):,} times in {window.steps:,} steps: the last step ends with its last work. "
-            f"The other steps take {duration(round(mean))} in the mean.",
-            remedy="Capture more steps: then it hardly counts.",
-        )
-    ]

@@ -195,7 +195,7 @@ def find_stalls(
 ) -> Stalls:
     """Look for them on one device. named: collections of garbage and loading that ranges name."""
     threads = activity.launching_threads[activity.launching_threads >= 0]
-    if activity.on_host or window.steps < 2 or not len(threads):
+    if activity.on_host or len(steps.start_ns) < 2 or not len(threads):
         return NO_STALLS
     rows = trace.calls_of(threads)
     start = trace.api_calls.start_ns[rows]

@@ -129,7 +129,7 @@ class DeviceView:
     def idle_inputs(self) -> IdleInputs:
         """What the device's host was doing."""
         named = idle_inputs(self.trace, self.activity, self.known)
-        ran, window, steps, known = self.activity, self.window, self.step_ranges, self.known
+        ran, window, steps, known = self.activity, self.window, self.step_ranges.met, self.known
         found = find_stalls(self.trace, ran, window, steps, known, named.gc_or_data)
         # An engine waits for requests, or schedules: no loader feeds it.
         return with_stalls(named, Stalls(pauses=found.pauses) if self.program.serves else found)

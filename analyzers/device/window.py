@@ -50,6 +50,8 @@ class WindowRequest:
     step_pattern: re.Pattern[str] | None = None
     """Names of step ranges, in place of the known forms; with bounds or a range those that begin inside."""
     whole_capture: bool = False
+    keep_last: bool = False
+    """Whether the last step stays whatever it lacks: other ranks of the job may lack nothing."""
     data_pattern: re.Pattern[str] | None = None
     """Names of ranges in which training waits for data, beside the known forms."""
 
@@ -68,6 +70,16 @@ class StepRanges:
     end_ns: I64
     lacking: tuple[tuple[str, str], ...] = ()
     """What is missing of steps that were left out, each with its remedy."""
+    following: tuple[int, int] | None = None
+    """Of the step behind them, where the window ends with its first work."""
+
+    @property
+    def met(self) -> StepRanges:
+        """With the one behind them: where steps meet."""
+        if self.following is None:
+            return self
+        start, end = self.following
+        return StepRanges(start_ns=np.append(self.start_ns, start), end_ns=np.append(self.end_ns, end))
 
 
 _OTHERS = "Analyse the others with --window BEGIN,END."

@@ -129,11 +129,11 @@ class HostCalls:
 
 
 def host_bounds(view: DeviceView) -> tuple[int, int]:
-    """The window on the host: from the first step range's start to the last one's end, else the window."""
+    """On the host: from the first step range to the last's end or a next one's start; else the window."""
     window, ranges = view.window, view.step_ranges
     if not window.steps:
         return window.start_ns, window.end_ns
-    return int(ranges.start_ns[0]), int(ranges.end_ns.max())
+    return int(ranges.start_ns[0]), max(int(ranges.end_ns.max()), *(ranges.following or (0,))[:1])
 
 
 def step_at(view: DeviceView, time_ns: I64) -> I64:

@@ -80,8 +80,7 @@ def slow_launching_ns(kernel_ns: I64, between_end_ns: I64, between_ns: I64, step
 
 def launching_max_ns(launch_ns: I64, between_ns: I64, steps: int, slow_ns: int) -> int:
     """The longest time from one call of a thread to the next that counts as launching, from the starts of its
-    launches, ascending, and the times between its calls in so many steps. slow_ns: as of
-    slow_launching_ns."""
+    launches, ascending, the times between its calls in so many steps, and slow_launching_ns."""
     usual = float(np.median(np.diff(launch_ns))) if len(launch_ns) > 1 else 0.0
     if usual > _SPARSE_MAX_NS and not slow_ns:
         return _SPARSE_MAX_NS

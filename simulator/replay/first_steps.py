@@ -35,23 +35,28 @@ def first_steps(view: DeviceView, most: int, share: int | None = None) -> Device
 
     share: tasks that may be kept of it, where others are kept as well; None as many as `most`.
     """
-    steps = view.window.steps
+    steps, following = view.window.steps, view.step_ranges.following
+    whole = view if following is None else _of_steps(view, steps)
     # A CPU's tasks are pieces of time, not counted before they are made.
     if steps < 2 or view.activity.on_host:
-        return view
+        return whole
     ends = np.array([s.end_ns for s in view.window.step_list], np.int64)
     starts = view.activity.start_ns
     first, *rest = np.searchsorted(starts, [view.window.start_ns, *ends]).tolist()
     tasks = (np.array(rest) - first) * _tasks_per_activity(view)
     if tasks[-1] <= most:
-        return view
+        return whole
     kept = most if share is None or share < tasks[0] else min(most, share)
     wanted = min(kept, REPLAYED_TASKS // len(view.trace.devices))
     fitting = int(np.searchsorted(tasks, kept, "right"))
     count = max(int(np.searchsorted(tasks, wanted, "right")), min(FEWEST_STEPS, fitting))
-    if count in (0, steps):
-        return view
-    window, ranges, end_ns = view.window, view.step_ranges, int(ends[count - 1]) + 1
+    return whole if count in (0, steps) else _of_steps(view, count)
+
+
+def _of_steps(view: DeviceView, count: int) -> DeviceView:
+    """In the first ones, with the first work of the next."""
+    window, ranges = view.window, view.step_ranges
+    end_ns = window.step_list[count - 1].end_ns + 1
     part = replace(
         view,
         window=replace(

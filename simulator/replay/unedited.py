@@ -282,12 +282,12 @@ def replay_and_keep(
     part = first_steps(view, KEPT_TASKS_MAX // len(view.trace.devices), each)
     rebuilt = rebuild_rank(part, kernels if part is view else None, each, kernels.lanes if kernels else None)
     if part is not view:
-        rebuilt = until(rebuilt, int(view.step_ranges.start_ns[part.window.steps]))
+        rebuilt = until(rebuilt, int(view.step_ranges.met.start_ns[part.window.steps]))
     give_back(len(rebuilt.start_ns))
     if len(rebuilt.start_ns) <= each and not in_worker():
         expect(rebuilt.graph, 5)  # as it is and with a few changes; numba starts here, beside other analyses
     found = replay(rebuilt)
-    if part is not view:
+    if part.window.steps < view.window.steps:
         found = replace(found, window_steps=view.window.steps)
     keep = may_keep(found, len(view.trace.devices), work, keep_tasks)
     return KeptRank(replay=found, rebuilt=rebuilt if keep else None, work=work)

@@ -247,7 +247,7 @@ def stepped(job: Job, lengths: Sequence[int], first_call: str = "") -> None:
 @pytest.mark.parametrize("call", ["cuModuleLoadData", "cudaMalloc"])
 def test_a_cold_first_step_is_left_out(tmp_path: Path, call: str) -> None:
     job = Job()
-    stepped(job, [100 * MS, 10 * MS, 10 * MS, 10 * MS], call)
+    stepped(job, [100 * MS, 10 * MS, 10 * MS, 10 * MS, 10 * MS], call)
     found = job.diagnosed(tmp_path)
     (rank,) = found.ranks
     assert [s.name for s in rank.window.step_list] == ["step 1", "step 2", "step 3"]
@@ -255,23 +255,25 @@ def test_a_cold_first_step_is_left_out(tmp_path: Path, call: str) -> None:
     assert start_up is not None
     assert (start_up.steps, start_up.left_out, start_up.duration_ns) == (1, True, 100 * MS)
     assert start_up.loading_ns + start_up.allocation_ns == 12 * (1 * MS - 5 * US - 1)
-    assert rank.ledger_ns.total == rank.window.duration_ns < 30 * MS
+    # The last one is, too: more than half of the others passes behind their work.
+    assert rank.ledger_ns.total == rank.window.duration_ns == 30 * MS
     assert rank.window.runs_once == ""
 
 
 @pytest.mark.parametrize(
     ("lengths", "call"),
     [
-        ([100 * MS, 10 * MS, 10 * MS], ""),  # long, and nothing tells why: a slow step
-        ([30 * MS, 30 * MS, 30 * MS], "cudaMalloc"),  # as long as the others
-        ([100 * MS, 10 * MS, 10 * MS], "cudaEventCreate"),
+        ([100 * MS, 10 * MS, 10 * MS, 10 * MS], ""),  # long, and nothing tells why: a slow step
+        ([30 * MS, 30 * MS, 30 * MS, 30 * MS], "cudaMalloc"),  # as long as the others
+        ([100 * MS, 10 * MS, 10 * MS, 10 * MS], "cudaEventCreate"),
     ],
 )
 def test_first_steps_that_stay(tmp_path: Path, lengths: Sequence[int], call: str) -> None:
     job = Job()
     stepped(job, lengths, call)
     window = job.measured(tmp_path).window
-    assert (window.steps, window.start_up) == (len(lengths), None)
+    # The last one lacks the idle time that the others have behind their work.
+    assert (window.steps, window.start_up) == (len(lengths) - 1, None)
 
 
 def test_a_single_cold_step_promises_nothing(tmp_path: Path) -> None:

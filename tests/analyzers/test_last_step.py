@@ -1,4 +1,4 @@
-"""The last step of a window ends with its last work: the idle time between steps is seen one time less."""
+"""The last step ends with its last work: the idle time between steps is seen one time less than steps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_trace
+from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.traces import Note
 from tests.analyzers.tiny import GEMM, trace_of
 from tests.captures.timeline import TimelineBuilder
@@ -15,32 +16,45 @@ from tests.captures.timeline import TimelineBuilder
 MS = 1_000_000
 
 
-def notes_of(folder: Path, steps: int, between_ns: int) -> list[Note]:
-    """Steps of 10 ms of GEMMs, and so much between them in which nothing runs."""
+def measured_of(
+    folder: Path, steps: int, between_ns: int, last_ns: int = 10 * MS
+) -> tuple[RankMeasurement, list[Note]]:
+    """Steps of 10 ms of GEMMs, the last as long as it is given, and so much between them in which nothing
+    runs."""
     builder = TimelineBuilder()
     process = builder.process()
     thread, device = process.thread(), process.device()
     for number in range(steps):
         begin = MS + number * (10 * MS + between_ns)
-        thread.range(f"ProfilerStep#{number}", begin, begin + 10 * MS)
-        device.kernel(GEMM, begin + 1_000, begin + 10 * MS, launch=(thread, begin, begin + 500))
-    trace = trace_of(builder, folder)
-    return [n for n in measure_trace(trace, WindowRequest())[1] if n.code == "last-step-short"]
+        end = begin + (last_ns if number == steps - 1 else 10 * MS)
+        thread.range(f"ProfilerStep#{number}", begin, end)
+        device.kernel(GEMM, begin + 1_000, end, launch=(thread, begin, begin + 500))
+    (rank,), notes = measure_trace(trace_of(builder, folder), WindowRequest())
+    return rank, [n for n in notes if n.code == "last-step-short"]
 
 
-def test_waits_between_steps_are_missing_behind_the_last_one(tmp_path: Path) -> None:
+def test_a_last_step_that_lacks_the_wait_behind_it_is_left_out(tmp_path: Path) -> None:
     """5 ms behind each of three steps of 15 ms, a third of each, and none behind the fourth."""
-    (note,) = notes_of(tmp_path, 4, 5 * MS)
+    rank, (note,) = measured_of(tmp_path, 4, 5 * MS)
+    assert (rank.window.steps, rank.window.duration_ns, rank.last_left_out) == (3, 45 * MS, True)
+    assert [step.name[-2:] for step in rank.window.step_list] == ["#0", "#1", "#2"]
+    assert rank.ledger.idle.total == 3 * (5 * MS + 1_000)
     assert "5.00" in note.message
     assert "33.3 %" in note.message
-    assert "3 times in 4 steps" in note.message
-    assert "15.0" in note.message
+
+
+def test_a_last_step_that_is_the_longest_stays(tmp_path: Path) -> None:
+    """40 ms after three of 15: no mean step, and worth to be seen."""
+    rank, (note,) = measured_of(tmp_path, 4, 5 * MS, 40 * MS)
+    assert (rank.window.steps, rank.window.duration_ns) == (4, 85 * MS - 1_000)
+    assert "counts" in note.message
 
 
 @pytest.mark.parametrize(("steps", "between_ns"), [(4, 200_000), (4, 0), (2, 5 * MS)])
-def test_what_hardly_counts_is_not_said(tmp_path: Path, steps: int, between_ns: int) -> None:
+def test_what_hardly_counts_leaves_it(steps: int, between_ns: int, tmp_path: Path) -> None:
     """0.2 ms of 10.2 are half a per cent of four steps; of two steps one has it."""
-    assert notes_of(tmp_path, steps, between_ns) == []
+    rank, notes = measured_of(tmp_path, steps, between_ns)
+    assert (rank.window.steps, rank.last_left_out, notes) == (steps, False, [])
 
 
 def test_a_device_whose_rows_have_no_length_lacks_nothing(tmp_path: Path) -> None:

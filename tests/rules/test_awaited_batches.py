@@ -38,15 +38,15 @@ def fed(*, copied: bool, scheduled: bool) -> TimelineBuilder:
 def test_what_comes_back_from_an_optimizer_on_the_host_is_no_batch(
     tmp_path: Path, copied: int, likely: bool
 ) -> None:
-    """Two such pauses a step, one of them inside it: each behind a copy to the host: a loss, or
+    """Three such pauses a step, two of them inside it: each behind a copy to the host: a loss, or
     16 MiB, of which as much comes back."""
     builder = fed(copied=True, scheduled=False)
     (process,) = builder._processes.values()
     thread, device = next(iter(process.threads.values())), process.devices[0]
     for i in range(STEPS):
         at = 100 * i * MS
-        if i % 2 == 0:
-            thread.range(f"step {i}", at, at + 199 * MS)
+        if i % 3 == 0:
+            thread.range(f"step {i}", at, at + 299 * MS)
         launch = (thread, at + 500, at + 600, "cudaMemcpyAsync_v3020")
         device.copy("device_to_host", copied, at + 59 * MS, at + 60 * MS, stream=9, launch=launch)
         launch = (thread, at + 25, at + 30, "cudaMemcpyAsync_v3020")
@@ -57,12 +57,12 @@ def test_what_comes_back_from_an_optimizer_on_the_host_is_no_batch(
 
 
 def test_one_checkpoint_does_not_hide_a_wait_for_batches(tmp_path: Path) -> None:
-    """Three steps of two pauses; 512 MiB go to the host in one of the six, and do not come back."""
+    """Two steps of three pauses; 512 MiB go to the host in one of the six, and do not come back."""
     builder = fed(copied=True, scheduled=False)
     (process,) = builder._processes.values()
     thread = next(iter(process.threads.values()))
-    for i in range(0, STEPS, 2):
-        thread.range(f"step {i}", 100 * i * MS, 100 * i * MS + 199 * MS)
+    for i in range(0, STEPS, 3):
+        thread.range(f"step {i}", 100 * i * MS, 100 * i * MS + 299 * MS)
     launch = (thread, 300 * MS + 500, 300 * MS + 600, "cudaMemcpyAsync_v3020")
     process.devices[0].copy("device_to_host", 512 << 20, 320 * MS, 358 * MS, stream=9, launch=launch)
     assert "next batch" in result("PD201", case_of(tmp_path, builder)).reason

@@ -49,7 +49,7 @@ def two_groups(folder: Path, second_us: int, *, late_us: int = 0, second_bytes: 
     return case_of(folder, *builders_of(second_us, late_us, second_bytes))
 
 
-@pytest.mark.parametrize(("second_us", "leads"), [(300, False), (500, False), (600, True)])
+@pytest.mark.parametrize(("second_us", "leads"), [(300, False), (600, False), (700, True)])
 def test_the_group_with_the_slow_link_is_named(second_us: int, leads: bool, tmp_path: Path) -> None:
     """500 us in place of 100: without that 400 less on two of the ranks, and so much a step at most. The GPUs
     wait for the hosts for about 1,000 us: what costs less than half of that is not said first."""

@@ -99,7 +99,10 @@ def test_the_band_holds_what_the_fault_costs(name: str, tmp_path: Path) -> None:
     faulty, sound, key = BANDS[name]
     true = step_ns(faulty) - step_ns(sound)
     assert true > 0.02 * step_ns(faulty)
-    found = prediction(of_job(faulty, tmp_path), key)
+    said = of_job(faulty, tmp_path)
+    # Behind the last step no wait for data is seen: where that counts it is left out.
+    true *= faulty.steps / said.ranks[0].window.steps
+    found = prediction(said, key)
     assert found.low_ns is not None, found.reason
     assert found.high_ns is not None
     assert found.low_ns <= true <= found.high_ns, (found.low_ns, found.mid_ns, true, found.high_ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -42,7 +43,9 @@ def summarize(
         raise TraceError(trace, "is a summary already.", "Give the trace.")
     beside = run_json_beside(trace)
     also = partial(for_summary, replay=request.replay, ranks=ranks)
-    found = measure_or_explain(trace, request, also)
+    # Whether other ranks lack as much at the end of their last steps is not known.
+    whole = replace(request, window=replace(request.window, keep_last=True))
+    found = measure_or_explain(trace, whole, also)
     kept = Kept(tasks=())
     shared = 0
     if isinstance(found, NoGpuActivityError):

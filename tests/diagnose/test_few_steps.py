@@ -1,0 +1,137 @@
+"""Waits of few steps, one of which the capture does not show: what is said, lost and promised a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.diagnose.measuring import analysed
+from perfdoc.results import Diagnosis
+from perfdoc.summaries.writing import summarize
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.captures.kineto import write_kineto
+from tests.captures.nsys_sqlite import write_nsys_sqlite
+from tests.captures.timeline import TimelineBuilder
+
+US = 1_000
+WAIT, KERNELS = 40_000, 120
+
+
+def files_of(
+    folder: Path,
+    steps: int,
+    where: str,
+    *,
+    marks: str = "ProfilerStep#{}",
+    ranks: int = 1,
+    who: Sequence[int] = (0, 1),
+) -> list[Path]:
+    """Steps of 120 kernels of 500 us, and 40 ms for the next batch at their start or end, or in the middle,
+    behind half of the kernels, on these of the ranks; of several an all-reduce of 100 us ends each.
+
+    marks: the range of a step. Without one the optimizer's tells its end. As Kineto writes it where `where`
+    says so.
+    """
+    where, *form = where.split(", ")
+    builders = [TimelineBuilder() for _ in range(ranks)]
+    processes = [b.process(pid=1000 + i) for i, b in enumerate(builders)]
+    works = [(process.thread(), process.device(rank)) for rank, process in enumerate(processes)]
+    begun = [1_000 * US] * ranks
+    for step in range(steps):
+        call, free = list(begun), [0] * ranks
+
+        def fetched(rank: int, call: list[int] = call) -> None:
+            if rank in who:
+                works[rank][0].range("next_batch", call[rank], call[rank] + WAIT * US)
+                call[rank] += WAIT * US
+
+        for rank, (thread, device) in enumerate(works):
+            if where == "start":
+                fetched(rank)
+            for i in range(KERNELS):
+                if where == "middle" and 2 * i == KERNELS:
+                    thread.api("cudaStreamSynchronize", call[rank], free[rank] + US)
+                    call[rank] = free[rank] + 2 * US
+                    fetched(rank)
+                begin = max(free[rank], call[rank] + 5 * US)
+                free[rank] = begin + 500 * US
+                device.kernel(GEMM, begin, free[rank], launch=(thread, call[rank], call[rank] + 3 * US))
+                call[rank] += 5 * US
+        end = max(free) + 100 * US
+        for rank, (thread, device) in enumerate(works):
+            if ranks > 1:
+                launch = (thread, call[rank], call[rank] + 3 * US)
+                device.kernel(ALL_REDUCE, free[rank], end, stream=20, launch=launch)
+                call[rank], free[rank] = call[rank] + 5 * US, end
+            thread.api("cudaStreamSynchronize", call[rank], free[rank] + US)
+            call[rank] = free[rank] + 2 * US
+            if where == "end":
+                fetched(rank)
+            if marks:
+                thread.range(marks.format(step), begun[rank], call[rank])
+            else:
+                thread.range("Optimizer.step#AdamW.step", call[rank], call[rank] + US)
+            begun[rank] = call[rank] + 2 * US
+    if form:
+        return [write_kineto(b.build(), folder / f"{i}.json", 1000 + i) for i, b in enumerate(builders)]
+    return [write_nsys_sqlite(b.build(), folder / f"{i}.sqlite") for i, b in enumerate(builders)]
+
+
+def said_of(paths: Sequence[Path]) -> Diagnosis:
+    return analysed(AnalysisRequest(captures=tuple(paths), jobs=1)).diagnosis
+
+
+@pytest.mark.parametrize(
+    ("steps", "where", "marks", "ranks"),
+    [
+        (3, "start", "ProfilerStep#{}", 1),
+        (3, "end", "ProfilerStep#{}", 1),
+        (3, "middle", "ProfilerStep#{}", 1),
+        (3, "start, Kineto", "ProfilerStep#{}", 1),
+        (3, "end, Kineto", "ProfilerStep#{}", 1),
+        (3, "start", "", 1),
+        (5, "end", "step {}", 1),
+        (20, "middle", "step {}", 1),
+        (3, "start", "step {}", 2),
+        (3, "end", "step {}", 2),
+        (5, "start, Kineto", "step {}", 2),
+    ],
+)
+def test_the_mean_step_has_its_wait(steps: int, where: str, marks: str, ranks: int, tmp_path: Path) -> None:
+    """40 of 100 ms, and the loader's cure saves up to 40: a wait behind the last step is not in the capture,
+    and then neither is that step in the mean or in the replay."""
+    said = said_of(files_of(tmp_path, steps, where, marks=marks, ranks=ranks))
+    for rank in said.ranks:
+        kept = steps if where == "middle" else steps - 1
+        assert rank.window.steps == kept
+        assert rank.window.duration_ns / kept == pytest.approx(100_000 * US, rel=2e-3)
+        assert rank.ledger_ns.idle.data / kept == pytest.approx(WAIT * US, rel=1e-3)
+    assert said.verdict.startswith("40 ms of the 100 ms step, 40.0 %")
+    first = said.opportunities[0]
+    assert first.codes == ["PD203"]
+    assert first.gain is not None
+    assert first.gain.method == "replay"
+    assert first.gain.mid_ms == pytest.approx(40, rel=0.005)
+    assert first.gain.low_ms <= 40 <= (first.gain.high_ms or 0) * 1.001
+
+
+def test_ranks_are_compared_over_the_same_steps(tmp_path: Path) -> None:
+    """The second rank waits in no range: all three steps stay on both, and both are replayed over them."""
+    said = said_of(files_of(tmp_path, 3, "end", ranks=2, who=[0]))
+    assert [rank.window.steps for rank in said.ranks] == [3, 3]
+    assert [note.code for note in said.quality if "last" in note.code] == ["last-step-short"]
+    data = next(p for p in said.analyses.gains.predictions if p.key == "without_data")
+    # Two waits of 40 ms over three steps.
+    assert data.mid_ns == pytest.approx(80_000 * US / 3, rel=0.01)
+
+
+def test_a_summary_keeps_the_last_step(tmp_path: Path) -> None:
+    """What other ranks lack is not known where it is written; that the mean is short is told."""
+    (path,) = files_of(tmp_path, 3, "end")
+    written = summarize(path, AnalysisRequest(captures=(path,), jobs=1), folder=tmp_path)
+    said = said_of([written.path])
+    assert said.ranks[0].window.steps == 3
+    assert [note.code for note in said.quality if "last" in note.code] == ["last-step-short"]
