@@ -50,8 +50,10 @@ def _not_judged(case: Case, key: str) -> str:
         if key in CHANGES and rule.meta.code == CHANGES[key].rule:
             if (code := rule.meta.code) not in case.unjudged:
                 verdict = verdict_of(rule, case)
-                skipped = f"{code} is skipped: {verdict.reason}" if verdict.state == "skipped" else ""
-                case.unjudged[code] = f"{code} passes: {verdict.reason}" if verdict.is_elsewhere else skipped
+                said = {"skipped": "is skipped"}.get(verdict.state, "passes" if verdict.is_elsewhere else "")
+                if "idle.waits" in (verdict.time or ()):  # fewer launches do not help
+                    said = "fires"
+                case.unjudged[code] = f"{code} {said}: {verdict.reason}" if said else ""
             return case.unjudged[code]
     return ""
 

@@ -46,7 +46,7 @@ def ranked(
     """
     firing = sorted((r for r in results if r.state == "fires"), key=lambda r: (r.level != "problem", r.code))
     rows = _of_rules(firing, case)
-    for prediction in _free(firing, case, times):
+    for prediction in _free(firing, case):
         at, share = _same_time(prediction, rows, times), case.share_of_unit(prediction.gain.mid_ms)
         if at is None:
             rows.append(_row([], prediction.gain, case, prediction, share))
@@ -105,13 +105,11 @@ def _of_rules(firing: Sequence[RuleResult], case: Case) -> list[Opportunity]:
     return rows
 
 
-def _free(firing: Sequence[RuleResult], case: Case, times: Mapping[str, Sequence[str]]) -> list[Prediction]:
+def _free(firing: Sequence[RuleResult], case: Case) -> list[Prediction]:
     """Predicted gains that no rule proposes and none forbids or knows to be had in part only, the largest
     first. Not another way to what a rule found, which nobody could set."""
     codes = {rule.code for rule in firing}
     vain = {key for key, change in CHANGES.items() if not change.settings and change.rule in codes}
-    if "idle.waits" in times.get("PD201", ()):  # it says that fewer launches do not help
-        vain.add("without_launches")
     vain |= {"without_waits"} if awaits_requests(case) else set()
     proposed = {r.gain.key for r in firing if r.gain is not None and r.gain.key}
     pieces = [(a.gain, a.forbidden) for r in firing for a in r.advice if a.gain is not None]

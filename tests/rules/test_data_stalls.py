@@ -12,13 +12,14 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.knob import Value
 from perfdoc.results.what_if import WhatIfCause, no_what_if
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import judge
+from perfdoc.rules.engine.possible import why_left_out
+from perfdoc.simulator.replay.proposals import CHANGES
 from tests.analyzers.loader_jobs import Between, both, calling, job, off, on, silent
 from tests.analyzers.tiny import GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.process import ThreadBuilder
 from tests.command import perfdoc
-from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of
+from tests.rules.cases import case_of, evidence_of, result, settings_of
 from tests.rules.judged import run_rules
 
 ROOM: dict[str, Value] = {
@@ -254,14 +255,13 @@ def test_a_late_host_takes_what_it_costs_from_the_bound(
     what_if = replace(
         no_what_if(""), state="measured", steps=2, measured_ns=step_ns, step_ns=step_ns, causes=[cause]
     )
-    case = predicting(replace(case, what_if=what_if), without_launches=(0.05, 0.09, 0.1))
-    judged = judge(case)
-    (found,) = [r for r in judged.results if r.code == "PD201"]
+    case = replace(case, what_if=what_if)
+    found = result("PD201", case)
     assert (found.state, found.level) == ("fires", level)
     frac = None if found.gain is None else (found.gain.high_ms or 0) / (case.unit_ms or 1)
     assert frac == (None if bound_frac is None else pytest.approx(bound_frac, abs=0.002))
-    # Fewer launches do not help, whoever has the price.
-    assert "without_launches" not in {row.key for row in judged.opportunities}
+    # Fewer launches do not help, whoever has the price: no list and no section promises their gain.
+    assert "PD201 fires" in why_left_out(case, "without_launches", CHANGES["without_launches"].ways)
 
 
 def test_the_bound_of_stalls_leaves_what_the_device_computes_anyway(tmp_path: Path) -> None:
