@@ -52,16 +52,17 @@ _MOST_PIDS = 1 << 22
 """Of Linux: a process of a merged file has a larger number, which is none of the system's."""
 
 
-def _label(device: Device) -> str:
+def _label(device: Device, *, pid: bool) -> str:
     if device.rank is not None:
         return f"rank {device.rank}"
-    return f"GPU {device.ordinal}" + (f", pid {device.process}" if 0 <= device.process <= _MOST_PIDS else "")
+    return f"GPU {device.ordinal}" + (f", pid {device.process}" if pid else "")
 
 
 def rank_labels(devices: Sequence[tuple[int, Device]]) -> list[str]:
     """Labels for (index of the input, device), in order: `rank 3`, or `GPU 0, pid 144` where the capture does
     not say the rank; with more of what tells them apart where two would be the same."""
-    labels = [_label(device) for _, device in devices]
+    merged = any(device.process > _MOST_PIDS for _, device in devices)
+    labels = [_label(device, pid=device.process >= 0 and not merged) for _, device in devices]
     details = [
         [f", GPU {d.ordinal}" for _, d in devices],
         [f", pid {d.process}" for _, d in devices],

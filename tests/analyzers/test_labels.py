@@ -43,6 +43,9 @@ def test_labels_say_no_more_than_it_takes() -> None:
         "GPU 0, pid 7, input 1",
     ]
     assert rank_labels([]) == []
+    # Of a merged file one process has kept its number, the others have none of the system's.
+    merged = [(0, device(i, 7 + 100_000_000 * i)) for i in range(3)]
+    assert rank_labels(merged) == ["GPU 0", "GPU 1", "GPU 2"]
 
 
 def test_machines_tell_apart_what_is_alike_on_them() -> None:
