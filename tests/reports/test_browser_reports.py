@@ -70,6 +70,10 @@ def _check(browser: Browser, folder: Path, scratch: Path) -> None:
         assert violations(seen.page) == []
         seen.page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
         assert seen.page.evaluate("document.documentElement.scrollWidth") == NARROW[0]
+        # Nothing that would be cut or lie on its neighbours.
+        assert seen.page.locator(".rank .letter:visible, #ledger-sum:visible").count() == 0
+        if len(serial["ranks"]) == 1:
+            assert seen.page.evaluate("((e) => e.scrollWidth <= e.clientWidth)(ledger.parentElement)")
         seen.assert_quiet()
 
 
