@@ -77,6 +77,9 @@ def mended(
     few = 0 < sum(map(len, found)) < FEWEST_ROWS  # they may be empty kernels, all of them
     if any(len(t) for _, t in tables) and not few and not any((t.end_ns > t.start_ns).any() for t in found):
         raise TraceError(path, "holds no row of a GPU whose time can be true.", AGAIN)
+    empty = int(np.count_nonzero(kernels.end_ns == kernels.start_ns))
+    if 2 * empty > len(kernels) >= FEWEST_ROWS:  # of whole microseconds 3 in 100 are 0
+        damage.add("kernel", "no length", empty, done="counted as nothing")
     for what, table in (("kernel", kernels), ("memory operation", copies), ("CUDA graph", graphs)):
         if float((table.end_ns - table.start_ns).sum(dtype=np.float64)) > MAX_TOTAL_NS:
             raise TraceError(path, f"{what} rows last more than 2^62 ns together.", AGAIN)

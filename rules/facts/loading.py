@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
-import numpy as np
-
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.patterns import pattern_of
 from perfdoc.results.figures import per_cent
@@ -90,8 +88,8 @@ def awaits_requests(case: Case) -> bool:
         by_step = rank.step_ledgers.leaf_ns.get("idle.host")
         if by_step is not None:
             steps = pairwise((*rank.step_ledgers.names, ""))
-            goes_on = [step == following and bool(_DECODES.search(step)) for step, following in steps]
-            long = by_step[(by_step >= _NO_REQUESTS_NS) & np.logical_not(goes_on)]
+            may_lack = [step != following or not _DECODES.search(step) for step, following in steps]
+            long = by_step[(by_step >= _NO_REQUESTS_NS) & may_lack]
             silent_ns = awaiting_ns(rank) + between_steps_ns(rank)
             long_ns += min(float(long.sum()), silent_ns) if len(long) < _MOST * len(by_step) else 0.0
         elif longest_ns(case) >= max(_NO_REQUESTS_NS, _A_TENTH * rank.ledger.idle.host):

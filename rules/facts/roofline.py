@@ -46,9 +46,8 @@ def _no_rates(case: Case) -> Missing | None:
     """Work that is known is held against nothing where the device has no rates at all."""
     each = [ceilings_of(case.job.facts, r.device.gpu_name) for r in case.ranks]
     why = next((c.reason for c in each if not c.flops and c.memory is None), "")
-    unnamed = not all(r.device.gpu_name for r in case.ranks)
-    give = "gpu_name=H100, or " * unnamed + "peak_tflops=N"
-    return skipped(f"no rates of this device: {why} (--set {give})") if why else None
+    name = "gpu_name=H100, or " * any(not r.device.gpu_name for r in case.ranks)
+    return skipped(f"no rates of this device: {why} (--set {name}peak_tflops=N)") if why else None
 
 
 WORK = Need(words="the work of kernels: the model's shape, or those of operators", missing=_unknown)

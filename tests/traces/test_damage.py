@@ -287,6 +287,13 @@ def test_a_file_of_nothing_but_rows_without_a_time_is_refused(times: str, tmp_pa
         read_trace(path)
 
 
+@pytest.mark.parametrize(("of_three", "said"), [(1, ""), (2, "kernels counted as nothing: no length")])
+def test_kernels_most_of_which_have_no_length_are_told(of_three: int, said: str, tmp_path: Path) -> None:
+    where = f"WHERE rowid % 3 < {of_three}"
+    trace = as_sqlite(tmp_path, {}, f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start {where}")
+    assert told(trace).partition(" ")[2] == (f"{said}." if said else "")
+
+
 @pytest.mark.parametrize("dur", [-9223372030.0, -1, 9.3e12, 1e30, "x", None])
 def test_a_host_event_without_a_true_length_is_set_aside(dur: object, tmp_path: Path) -> None:
     path = write_kineto(laid().build(), tmp_path / "x.json", pid=5)

@@ -239,8 +239,7 @@ def _differ(given: str, captured: str) -> bool:
     """Whether their rates do, or generations where no rates are known: a name may leave its memory open."""
     one, other = gpu_model(given), gpu_model(captured)
     if one is None or other is None:
-        families = (gpu_family(given), gpu_family(captured))
-        return len({family and family.architecture for family in families}) > 1
+        return len({f and f.architecture for f in map(gpu_family, (given, captured))}) > 1
     return one.tflops != other.tflops or len({one.memory_gbps, other.memory_gbps} - {None}) > 1
 
 
