@@ -255,9 +255,8 @@ def _tile(activity: Activity, marks: Marks, no_id: Bool) -> tuple[list[Step], St
 
 
 def _first(activity: Activity, step: I64, steps: int) -> I64:
-    """When the first activity of each step began, those left out that ran beside an earlier step's work on
-    the stream that computes most: a copy of a batch, or a gather of weights, on a stream of its own. A step
-    that has no other begins with them."""
+    """When the first activity of each step began, but for those, where a step has others, that ran beside an
+    earlier step's work on the stream that computes most: a batch that is copied early, on another stream."""
     rows = np.flatnonzero(step >= 0)
     of, start, end = step[rows], activity.start_ns[rows], activity.end_ns[rows]
     _, stream = distinct(activity.stream[rows])

@@ -126,13 +126,14 @@ _TRACED = (
     "Capture with the GPU traced (torch.profiler: activities=[ProfilerActivity.CPU, "
     "ProfilerActivity.CUDA]; nsys: --trace=cuda,nvtx)."
 )
+_ON_CPU = "Its layers ran on the CPU: move model and batches to the GPU, or go by the self times above."
 _REMEDIES = {
     r"aten::\w*(?<![a-z])mps(?![a-z])": _APPLE,
-    r"(?:cu|cuda|hip)GraphLaunch": _TRACED,
+    r"(?:cu|cuda|hip)(?:GraphLaunch|LaunchKernel)": _TRACED,
     r"(?:cuda|hip)StreamBeginCapture|capture_\d+_(?:decode|prefill|mixed)": _CAPTURED,
+    r"(?:aten::)?(?:mkldnn_|mkldnn::|mkl::|onednn::|(?:graph_\d+_)?cpp_fused_|\w+_for_cpu)": _ON_CPU,
 }
-"""By how names of operators, calls and ranges begin: PyTorch's back end for Apple's GPUs; replays;
-what only captures, as vLLM names it."""
+"""By how names of operators, calls and ranges begin: Apple's GPUs; launches; captures, as in vLLM; CPUs."""
 
 
 def remedy_without_gpu(trace: Trace) -> str:

@@ -120,10 +120,9 @@ def until(rebuilt: Rebuilt, host_ns: int) -> Rebuilt:
     graph, task = rebuilt.graph, frame.communication_task
     of_device = graph.kind != TaskKind.HOST
     step_end_ns = frame.step_ends_ns[-1]
-    behind = of_device & (rebuilt.start_ns >= step_end_ns)
-    ahead = of_device & ~behind & (rebuilt.launch_ns >= host_ns)
+    ahead = of_device & (rebuilt.start_ns < step_end_ns) & (rebuilt.launch_ns >= host_ns)
+    behind = ahead | (of_device & (rebuilt.start_ns >= step_end_ns))
     held_until = max(host_ns, int(rebuilt.launch_ns[of_device & ~ahead].max(initial=host_ns)))
-    behind |= ahead
     beyond_ns = np.where(of_device & ~behind, np.maximum(rebuilt.end_ns - step_end_ns, 0), 0)
 
     def none(column: Any, value: int = NONE) -> Any:

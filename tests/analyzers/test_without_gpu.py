@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from perfdoc.analyzers.host.without_gpu import host_contents
 from perfdoc.traces.load import read_trace
 from tests.captures.kineto import write_kineto
@@ -71,6 +73,30 @@ def test_apples_gpus_are_not_asked_for_with_cudas_switch(tmp_path: Path) -> None
         said[name[-4:]] = perfdoc("analyze", path).stderr.splitlines()[-1]
     assert ["ProfilerActivity.CUDA" in text for text in said.values()] == [False, True]
     assert "Apple" in said["_mps"]
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "on_cpu"),
+    [
+        ("graph_0_cpp_fused__log_softmax_3", "", True),
+        ("aten::mkldnn_convolution", "", True),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", "", True),
+        ("aten::mkldnn_convolution", "cudaLaunchKernel", False),  # of what prepares batches
+        ("aten::addmm", "", False),  # on either
+    ],
+)
+def test_layers_on_the_cpu_are_no_capture_without_the_gpu(
+    name: str, call: str, on_cpu: bool, tmp_path: Path
+) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread = process.thread()
+    process.operator(thread, name, 5, 10)
+    if call:
+        thread.api(call, 30, 40)
+    write_kineto(builder.build(), tmp_path / "cpu.json", process.pid)
+    last = perfdoc("analyze", tmp_path / "cpu.json").stderr.splitlines()[-1]
+    assert ("ran on the CPU" in last, "ProfilerActivity.CUDA" in last) == (on_cpu, not on_cpu)
 
 
 def test_graphs_that_are_captured_run_at_their_replay(tmp_path: Path) -> None:
