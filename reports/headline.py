@@ -68,7 +68,8 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     longest = max(lengths)
     counted = sorted({rank.window.steps for rank in ranks})
     notes = [_WINDOW_WORDS[kinds[0]] if len(kinds) == 1 else "kinds: " + ", ".join(kinds)]
-    if any(rank.window.start_up is not None and rank.window.start_up.left_out for rank in ranks):
+    before = max((s.duration_ns for r in ranks if (s := r.window.start_up) and s.left_out), default=0)
+    if before:
         notes = ["capture after start-up: no steps found"]
     periods = [rank.window.period for rank in ranks if rank.window.period is not None]
     if len(periods) == len(ranks):
@@ -80,7 +81,10 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
         notes.append(plural(counted[-1], "step"))
     if duration(min(lengths)) != duration(longest):
         notes.append(f"longest rank; shortest {duration(min(lengths))}")
-    return Figure(label="Window", value=duration(longest), notes=notes, key="", ns=longest, known=True)
+    after = f"after {brief(before)} of start-up" if before else ""
+    return Figure(
+        label="Window", value=duration(longest), notes=notes, key="", ns=longest, known=True, beside=after
+    )
 
 
 _WINDOW_WORDS = {

@@ -13,7 +13,7 @@ class StartUp:
     end_ns: int
     compute_ns: int
     loading_ns: int
-    """Loading code: modules, libraries."""
+    """Loading code (modules, libraries) and, before nearly all kernels, weights."""
     allocation_ns: int
     communicator_ns: int
     """Making communicators."""

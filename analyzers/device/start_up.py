@@ -47,14 +47,16 @@ def _find_start_up(
     # What comes before the first activity of the capture led to it.
     since = int(np.iinfo(np.int64).min) if begin <= activity.span[0] else begin
     calls = calls.within(since, end)
-    told = len(calls.loads) or len(calls.communicators) or len(calls.allocations) >= _MIN_CALLS
+    once = map(len, (calls.loads, calls.uploads, calls.communicators))
+    told = any(once) or len(calls.allocations) >= _MIN_CALLS
     if not told and not len(calls.first_launches):
         return None
     last = max(_end(calls.kinds), _end((calls.loads, calls.allocations, calls.communicators)))
+    last = max(last, int(calls.uploads.end_ns.max(initial=0)))
     if last - begin < _MIN_FRAC * (end - begin):
         return None
     least = (_MIN_GIVEN_FRAC if given else _MIN_CALLS_FRAC) if told else _MIN_FIRST_FRAC
-    if _covered_ns(calls.kinds, begin, last) < least * (last - begin):
+    if _covered_ns((*calls.kinds, calls.uploads), begin, last) < least * (last - begin):
         return None
     return _start_up(calls, activity, begin, last, (begin, end))
 
@@ -86,7 +88,7 @@ def _start_up(
         start_ns=begin,
         end_ns=end,
         compute_ns=activity.compute.clip(begin, end).total_ns,
-        loading_ns=_covered_ns((calls.loads, calls.first_launches), begin, end),
+        loading_ns=_covered_ns((calls.loads, calls.first_launches, calls.uploads), begin, end),
         allocation_ns=_covered_ns((calls.allocations,), begin, end),
         communicator_ns=_covered_ns((calls.communicators,), begin, end),
         work_frac=float(np.searchsorted(inside, end, "left") / max(1, len(inside))),

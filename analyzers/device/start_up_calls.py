@@ -1,4 +1,4 @@
-"""Calls that a process makes once: code is loaded, memory allocated and communicators made.
+"""What a process does once: it loads code, allocates memory, makes communicators, copies weights to a GPU.
 
 Code is loaded by calls of its own, by libraries as they are opened, or inside the first launch of a kernel
 (CUDA's lazy loading where driver calls were not traced; always on ROCm): that launch takes milliseconds, and
@@ -18,7 +18,7 @@ from perfdoc.analyzers.device.launches import Launches
 from perfdoc.analyzers.device.range_names import rows_named, rows_on
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
-from perfdoc.traces import Trace
+from perfdoc.traces import CopyKind, Trace
 
 _CHURN_FRAC = 0.5
 """With so many calls that free for each that allocates, memory comes and goes in every step."""
@@ -26,6 +26,11 @@ _LONG_LAUNCH_NS = 1_000_000
 """Of the first launch of a kernel: others take microseconds."""
 _MOST = 0.5
 """Of a call, in which the device idles: a launch may also be long because the queue is full."""
+
+_MANY = 1_000
+"""Kernels: fewer are what data is copied for, as of a sample program."""
+_FEW_FRAC, _NEARLY_ALL = 0.02, 0.95
+"""Of the kernels, that run while weights are copied; of the time of all copies to the device."""
 
 _LOADS = pattern_of(r"^(cu|cuda|hip)(Module|Library)Load")
 _ALLOCATES = pattern_of(
@@ -68,10 +73,12 @@ class StartUpCalls:
     allocations: Calls
     """None where memory comes and goes."""
     communicators: Calls
+    uploads: Calls
+    """Copies that bring nearly all that ever comes to the device before nearly all kernels."""
 
     @property
     def kinds(self) -> tuple[Calls, ...]:
-        """All of them."""
+        """All of the host."""
         return self.loads, self.first_launches, self.allocations, self.communicators
 
     def within(self, start_ns: int, end_ns: int) -> StartUpCalls:
@@ -107,7 +114,21 @@ def find_calls(trace: Trace, activity: Activity, launches: Launches) -> StartUpC
         first_launches=calls_of(_first_launches(trace, activity, launches)),
         allocations=calls_of(allocations),
         communicators=calls_of(range_rows=ranges_named(_COMMUNICATORS)),
+        uploads=_uploads(trace, activity),
     )
+
+
+def _uploads(trace: Trace, activity: Activity) -> Calls:
+    """On the device's time. None where they are spread over the capture, as batches are."""
+    copies, work = trace.copies, np.flatnonzero(activity.is_compute)
+    ours = (copies.device == activity.device) & (copies.kind == CopyKind.HOST_TO_DEVICE)
+    length = np.where(ours, copies.end_ns - copies.start_ns, 0)
+    many = len(work) >= _MANY or bool((activity.kernel[work] < 0).any())  # a whole graph is many
+    since = activity.start_ns[work[int(_FEW_FRAC * len(work))]] if many else 0
+    first = ours & (copies.start_ns < since)
+    if length[first].sum() < _NEARLY_ALL * length.sum():
+        first[:] = False
+    return Calls(start_ns=copies.start_ns[first], end_ns=copies.end_ns[first])
 
 
 def _first_launches(trace: Trace, activity: Activity, launches: Launches) -> I64:

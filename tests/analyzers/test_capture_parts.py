@@ -79,6 +79,27 @@ def test_start_up_is_left_out_where_most_work_follows(tmp_path: Path, call: str)
     assert found.withheld == ""
 
 
+@pytest.mark.parametrize(
+    ("passes", "batch_ms", "left_out"), [(30, 0, True), (20, 0, False), (30, 2, True), (30, 30, False)]
+)
+def test_weights_that_come_before_the_kernels_are_start_up(
+    tmp_path: Path, passes: int, batch_ms: int, left_out: bool
+) -> None:
+    """Four copies of 50 ms, then 40 kernels a pass. 20 passes are 800 kernels: a sample. A copy of 2 ms later
+    is 1 % of all that comes to the device, one of 30 ms 13 %."""
+    job = Job()
+    for at in range(0, 200 * MS, 50 * MS):
+        job.device.copy("host_to_device", 1 << 30, at, at + 50 * MS)
+    end = job.passes(200 * MS, passes)
+    if batch_ms:
+        job.device.copy("host_to_device", 1 << 20, end, end + batch_ms * MS)
+    window = job.measured(tmp_path).window
+    assert (window.start_up is not None) == left_out
+    assert window.start_ns == (200 * MS + 5 * US if left_out else 0)
+    if window.start_up:
+        assert (window.start_up.end_ns, window.start_up.loading_ns) == (200 * MS, 200 * MS)
+
+
 def test_a_capture_of_start_up_promises_nothing(tmp_path: Path) -> None:
     job = Job()
     job.starts_up(200 * MS)

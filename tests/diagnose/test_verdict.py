@@ -254,7 +254,7 @@ def test_what_runs_once_promises_nothing() -> None:
     inside = replace(made.window, start_up=start_up, runs_once="x")
     said, why = verdict_of([replace(made, window=inside)], [], [], seen())
     assert said.startswith("90.0 % of the 1 s window is start-up, which runs once")
-    assert why == "Loading code 500 ms; 100 ms of the window come after it."
+    assert why == "Loading 500 ms; 100 ms of the window come after it."
     pause = replace(made.window, pause=Pause(start_ns=0, end_ns=850 * MS, before=3, after=4), runs_once="x")
     said, why = verdict_of([replace(made, window=pause)], [], [], seen())
     assert said.startswith("85.0 % of the 1 s window is one pause of 850 ms")

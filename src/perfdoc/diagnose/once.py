@@ -72,7 +72,7 @@ def made_of(start_up: StartUp) -> str:
     """With the space before it; empty where no calls tell."""
     parts = {
         "making communicators": start_up.communicator_ns,
-        "loading code": start_up.loading_ns,
+        "loading": start_up.loading_ns,
         "allocations": start_up.allocation_ns,
     }
     rest_ns = start_up.duration_ns - sum(parts.values())
