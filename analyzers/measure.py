@@ -31,6 +31,7 @@ from perfdoc.analyzers.measure_device import DeviceAnalysis, RankMeasurement, be
 from perfdoc.profiling.background import begun as begun_thread
 from perfdoc.profiling.telling import Telling, stage
 from perfdoc.records import dataclass
+from perfdoc.results.figures import plural
 from perfdoc.results.headline import Framework
 from perfdoc.results.names import shorten
 from perfdoc.results.quality import NO_EVENTS
@@ -43,6 +44,8 @@ from perfdoc.traces.run_facts import with_run_facts
 _T = TypeVar("_T")
 _READ_FRAC = 0.3
 """Of measuring a capture, what reading it takes."""
+_IDLE_FRAC = 0.01
+"""Of the kernels and graphs of the busiest device, and of their time: less is what touching one runs."""
 _AT_ONCE = 2
 """Threads: devices, whose arrays are a fraction of the trace each, so that two add little memory; or the
 analyses of one, where it is the only one or memory is short."""
@@ -170,6 +173,12 @@ def measure_trace(
     devices = trace.devices
     order = sorted(range(len(devices)), key=lambda i: (devices[i].ordinal, devices[i].process))
 
+    whole = (trace.kernels, trace.graph_launches) if len(devices) > 1 else ()
+    nothing, many = np.zeros(len(devices)), len(devices)
+    runs = sum((np.bincount(t.device, minlength=many) for t in whole), nothing)
+    works_ns = sum((np.bincount(t.device, t.end_ns - t.start_ns, many) for t in whole), nothing)
+    idles = (runs < _IDLE_FRAC * runs.max(initial=0)) & (works_ns < _IDLE_FRAC * works_ns.max(initial=0))
+
     telling = Telling()
     estimated: dict[int, int] = {}
     """Collectives without a known completion, by device."""
@@ -190,10 +199,11 @@ def measure_trace(
             on_cpu_found = cpu_activity(trace, index)
             if on_cpu_found is not None:
                 activity, estimated[index] = on_cpu_found
-        if activity is None:
+        if activity is None or (idles[index] and not activity.on_host):
+            ran = f"ran only {plural(int(runs[index]), 'kernel')}" if runs[index] else "ran no kernel"
             return Note(
                 code="device-without-kernels",
-                message=f"Process {device.process} touched device {device.ordinal} but ran no kernel on it; "
+                message=f"Process {device.process} touched device {device.ordinal} but {ran} on it; "
                 "it is not counted as a rank.",
                 remedy="Set CUDA_VISIBLE_DEVICES or torch.cuda.set_device before the first CUDA call.",
             )

@@ -199,8 +199,11 @@ def _against_largest_loss(diagnosis: Diagnosis) -> str:
     in_graphs = ((rank.host.graphs.graph_ns, rank.host.graphs.kernel_ns) for rank in diagnosis.ranks)
     if loss == "idle.launch_latency" and any(2 * (ns or 0) > (of or 0) for ns, of in in_graphs):
         return "Launch fewer, larger kernels: fuse them; graphs launch many of them already."
-    if loss == "idle.unexplained":
-        return next((rule.remedy for rule in diagnosis.rules if rule.code == "PD901" and rule.remedy), "")
+    idle = next((rule for rule in diagnosis.rules if rule.code == "PD901" and rule.remedy), None)
+    if loss == "idle.unexplained" or (
+        loss == "idle.host" and idle is not None and idle.action
+    ):  # GPUs in turn
+        return "" if idle is None else idle.remedy
     return f"{_AGAINST[loss]}."
 
 

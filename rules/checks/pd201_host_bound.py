@@ -26,8 +26,10 @@ from perfdoc.rules.facts.capture import (
     AFTER_START_UP,
     LAUNCHES,
     SLOWED,
+    TURNS,
     cost_evidence,
     if_as_slow,
+    in_turns,
     slowed_by,
     why_hidden,
 )
@@ -160,6 +162,8 @@ def evaluate(case: Case) -> Verdict:
     share -= case.share(warming_ns) or 0.0
     if max(share, worth_frac(case, "without_launches")) < MIN_HOST_FRAC:
         return passes(evidence)
+    if in_turns(case):
+        return passes(evidence, TURNS, is_elsewhere=True)
     if case.job.mfu.value is not None:
         evidence.append(("MFU", per_cent(case.job.mfu.value)))
     evidence += [*_small_kernels(case), *cost_evidence(case)]

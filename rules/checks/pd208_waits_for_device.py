@@ -9,7 +9,7 @@ from perfdoc.rules.engine.assumptions import FRAMEWORK, NO_ENGINE, PYTORCH, TRAI
 from perfdoc.rules.engine.gain import RankMeasurement, bounded, ceiling, predicted, time_share, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, on_some_rank
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
-from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES
+from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, TURNS, in_turns
 from perfdoc.rules.facts.graphs import launching_ns
 from perfdoc.rules.facts.loading import copy_in_turn, waits_elsewhere
 
@@ -21,6 +21,7 @@ _MOVE = (
 _SYNCHRONIZE = (
     "Take torch.cuda.synchronize() and event.synchronize() out of the loop; measure times with CUDA events."
 )
+_IN_ORDER = "Wait for the device once, where a result is read: a stream runs in order. Time with events."
 _COUNT = (
     "What depends on values has a size that the host must know (nonzero, boolean masks, unique): keep shapes "
     "fixed (where with both branches, topk, a capacity), and give experts their tokens in one grouped GEMM."
@@ -50,7 +51,8 @@ META = Meta(
     ),
     assumes=(
         Assumes(of=TRAINING, words=_READ, instead=_LATER),
-        *(Assumes(of=FRAMEWORK, words=words) for words in (_MOVE, _COUNT, _SYNCHRONIZE)),
+        *(Assumes(of=FRAMEWORK, words=words) for words in (_MOVE, _COUNT)),
+        Assumes(of=FRAMEWORK, words=_SYNCHRONIZE, instead=_IN_ORDER),
         Assumes(of=NO_ENGINE, words=_SYNCHRONIZE, instead=_AHEAD),
         *(Assumes(of=PYTORCH, words=words, instead=_SELDOM) for words in (_READ, _SYNCHRONIZE)),
     ),
@@ -81,6 +83,8 @@ def evaluate(case: Case) -> Verdict:
     if allocates([r.host for r in case.ranks], sum(r.ledger.idle.host for r in case.ranks))[0]:
         reason = "the host allocates or frees memory behind them: see PD201"
         return passes(evidence, reason, is_elsewhere=True)
+    if in_turns(case):
+        return passes(evidence, TURNS, is_elsewhere=True)
     if copy_in_turn(case):
         return passes(evidence, "each waits while the others copy, in turn: see PD204", is_elsewhere=True)
     if waits_elsewhere(case):

@@ -25,9 +25,9 @@ _LOOK = (
 )
 _SPREAD = (
     'Where layers are spread over the GPUs of one process (device_map="auto"), these work one after another: '
-    "take one process a GPU and FSDP or DDP, or a pipeline with micro-batches."
+    "take one process a GPU and FSDP or DDP, or a pipeline with micro-batches; to serve, tensor parallelism, "
+    "or one GPU if the model fits."
 )
-
 _ALONE = "Capture one process alone, or see on the timeline what the others run meanwhile."
 
 
@@ -55,6 +55,7 @@ def evaluate(case: Case) -> Verdict:
     elif shares_gpu(case):
         reason, remedy = "other processes use the same GPU, and their work may fill it", _ALONE
     return fires(
+        action="Let the GPUs work at the same time" if remedy == _SPREAD else "",
         worst=worst_instance(case, "idle.unexplained"),
         reason=reason,
         evidence=evidence,

@@ -80,14 +80,17 @@ def shares_gpu(case: Case) -> bool:
     return len({rank.device.process for rank in found[0].ranks if rank.device.uuid == uuid}) > 1
 
 
-_AT_ONCE, _COVERED = 1.1, 0.5
-"""Of devices that take turns so many work at a time at most; of what each idles others work in more."""
+_AT_ONCE, _COVERED, _LAUNCHED = 1.1, 0.5, 0.1
+"""Of devices that take turns so many work at a time at most; of what each idles others work in more, and for
+more what it waits for has been launched."""
+TURNS = "the GPUs of one process seem to take turns, and each idles while another works: see PD901"
 _APART_FRAC = 0.01
 """Of a step: work that is closer is one, since the picture stacks short stretches."""
 
 
 def in_turns(case: Case) -> bool:
-    """Whether several devices of one process work one at a time, what they wait for having been launched."""
+    """Whether several devices of one process work one at a time, what some wait for having been launched; the
+    first one's next turn is launched when the last one's is over."""
     processes = {(c.path, rank.device.process) for c in case.captures for rank in c.ranks}
     known = all(c.capabilities["launch_correlation"].available for c in case.captures)
     if len(case.ranks) < 2 or len(processes) > 1 or not known:
@@ -102,9 +105,11 @@ def in_turns(case: Case) -> bool:
     # Each device has steps of its own bounds.
     begin = max(int(segments.start_ns[0]) for segments in drawn)
     end = min(int(segments.start_ns[-1] + segments.duration_ns[-1]) for segments in drawn)
-    waits = [_covered(segments, "idle.unexplained", 0).clip(begin, end) for segments in drawn]
+    waits = [_covered(x, f"idle.{of}", 0).clip(begin, end) for of in ("host", "unexplained") for x in drawn]
     beside = sum(each.overlap_ns(work) for each in waits) > _COVERED * sum(each.total_ns for each in waits)
-    return beside and sum(each.total_ns for each in busy) <= _AT_ONCE * work.total_ns
+    idle = [rank.ledger.idle for rank in case.ranks]
+    launched = sum(i.unexplained for i in idle) > _LAUNCHED * sum(i.unexplained + i.host for i in idle)
+    return beside and launched and sum(each.total_ns for each in busy) <= _AT_ONCE * work.total_ns
 
 
 def _covered(segments: Segments, leaf: str, near_ns: int) -> Intervals:

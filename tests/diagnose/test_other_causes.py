@@ -8,6 +8,7 @@ import pytest
 
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.measuring import analysed
+from perfdoc.reports.outlook import next_thing
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.device import DeviceBuilder
 from tests.captures.nsys_sqlite import write_nsys_sqlite
@@ -152,3 +153,40 @@ def test_a_wait_before_an_allocation_is_not_the_cause(tmp_path: Path) -> None:
     assert (states["PD208"], states["PD201"]) == ("passes", "fires")
     waits = [p for p in said.analyses.gains.predictions if p.key == "without_waits"]
     assert all("PD201" in p.left_out for p in waits)
+
+
+def test_gpus_that_wait_for_each_other_are_not_launched_too_late(tmp_path: Path) -> None:
+    """Steps of 1 ms: one GPU works for 490 us, then the other, whose kernel was launched with it; the
+    host waits for it, and launches both again. All of the time one of them works."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, first, second = process.thread(), process.device(0), process.device(1)
+    for step in range(6):
+        at = step * 1_000 * US
+        thread.range(f"step {step}", at, at + 999 * US)
+        first.kernel(GEMM, at + 10 * US, at + 500 * US, launch=(thread, at, at + 5 * US))
+        second.kernel(GEMM, at + 500 * US, at + 990 * US, launch=(thread, at + 5 * US, at + 10 * US))
+        thread.synchronize("stream", at + 12 * US, at + 993 * US, device=second, stream=7)
+    path = write_nsys_sqlite(builder.build(), tmp_path / "report.sqlite")
+    said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
+    assert "take turns" in said.verdict
+    assert [r.state for r in said.rules if r.code in ("PD201", "PD208")] == ["passes", "passes"]
+    row, words = next_thing(said)
+    assert (row, "one process a GPU" in words) == (None, True)
+
+
+@pytest.mark.parametrize(("kernels", "ranks"), [(1, 1), (2, 2)])
+def test_a_gpu_that_hardly_works_is_no_rank(kernels: int, ranks: int, tmp_path: Path) -> None:
+    """One process runs 200 kernels of 10 us, another 1 or 2 of 1 us each: 0.5 % or 1 %."""
+    builder = TimelineBuilder()
+    for number, (count, us) in enumerate(((200, 10), (kernels, 1))):
+        process = builder.process(pid=1000 + number)
+        thread, device = process.thread(), process.device(number)
+        for i in range(count):
+            at = 20 * i * US
+            device.kernel(GEMM, at + 5 * US, at + (5 + us) * US, launch=(thread, at, at + US))
+    path = write_nsys_sqlite(builder.build(), tmp_path / "report.sqlite")
+    said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
+    assert len(said.ranks) == ranks
+    found = [q for q in said.quality if q.code == "device-without-kernels"]
+    assert [f"only {kernels} kernel" in q.message for q in found] == [True] * (2 - ranks)

@@ -119,3 +119,16 @@ def test_one_wait_a_step_is_no_finding(tmp_path: Path) -> None:
     assert result("PD208", case_of(tmp_path, builder)).state == "passes"
     with pytest.raises(ValueError, match="but for one in each step"):
         without_waits().apply(rebuild_rank(view_of(builder, tmp_path)))
+
+
+def test_a_program_without_python_is_told_to_wait_seldom(tmp_path: Path) -> None:
+    """Kernels of 100 us; the host waits for each, and launches the next 30 us later."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(name="jacobi"), process.device()
+    for i in range(10):
+        at = 140 * i * US
+        device.kernel("stencil", at + 5 * US, at + 105 * US, launch=(thread, at, at + 5 * US))
+        thread.synchronize("device", at + 6 * US, at + 110 * US)
+    found = result("PD208", case_of(tmp_path, builder))
+    assert (found.state, "torch" in found.remedy, "stream" in found.remedy) == ("fires", False, True)

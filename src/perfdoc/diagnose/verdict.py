@@ -285,7 +285,7 @@ def _what(loss: str, frac: float, ranks: Sequence[Rank], seen: Evidence) -> str:
     idle = "the GPU is idle" if len(ranks) == 1 else "the GPUs are idle"
     if loss == "idle.unexplained" and seen.shared_gpu:
         return "the GPU is shared: another process's work runs, or it is idle and nothing says why"
-    if loss == "idle.unexplained" and seen.in_turns:
+    if loss in ("idle.unexplained", "idle.host") and seen.in_turns:
         return f"{idle}: {len(ranks)} of one process seem to take turns, one at a time"
     return _WAITS[loss].format(gpus=_gpus(ranks), idle=idle)
 
