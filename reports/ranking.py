@@ -14,7 +14,7 @@ from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.replay import WITHOUT_STRAGGLER
 from perfdoc.results.rules import NOTHING_TO_SET
 
-INEXACT = "changes what training computes"
+INEXACT = "changes numerics"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,7 @@ class Program:
     def is_plain(self) -> bool:
         """Whether it is known to run on GPUs and no name is one of a framework or of a neural network: a
         benchmark of communication, a simulation, a sample."""
-        return bool(self.vendor) and not self.marks - {"forward"}
+        return bool(self.vendor) and not self.marks - {"forward", "multiplies"}
 
     @property
     def has_no_python(self) -> bool:
@@ -98,7 +98,7 @@ class Program:
         if "megatron" in self.marks:
             return "megatron"
         if self.serves:
-            return "vllm" if "vllm" in self.marks else "pytorch"
+            return "vllm" if "vllm" in self.marks else "" if self.has_no_python else "pytorch"
         if self.marks & {"pytorch", "compiled"}:
             return "pytorch"
         return "jax" if "jax" in self.marks else ""
@@ -115,6 +115,12 @@ def program_of(trace: Trace) -> Program:
     if any(map(_is_megatron, names)):
         marks.add("megatron")
     shown, whole = trace.kernels, trace.graph_launches
+    called = [thread.name for thread in trace.threads if thread.name]
+    # In a program that is known not to be of Python they may be a solver's, or a sample's.
+    if "multiplies" in marks and (
+        not called or any(map(pattern_of(r"(?i)python|^pt_|^ray::").search, called))
+    ):
+        marks.add("network")
     if (whole.end_ns - whole.start_ns).sum() > (shown.end_ns - shown.start_ns).sum():
         marks.add("hidden")  # most kernels are in graphs traced whole, so that no name of theirs is there
     return Program(

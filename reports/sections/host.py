@@ -17,7 +17,7 @@ _WORTH_A_TABLE = 0.005
 """Share of the windows. Less idle time than this is not divided by cause."""
 
 _SPLIT: tuple[tuple[str, Callable[[HostSplit], int | None]], ...] = (
-    ("in Python or the framework, outside CUDA calls", lambda split: _python_ns(split)),
+    ("in the program or its framework, outside CUDA calls", lambda split: _python_ns(split)),
     ("waiting for something else, off the CPU", lambda split: split.waiting_ns),
     ("between steps, without a CUDA call", lambda split: split.between_steps_ns),
     ("in long pauses without a CUDA call", lambda split: split.pausing_ns),

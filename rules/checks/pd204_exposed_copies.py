@@ -35,6 +35,11 @@ _UNKNOWN_MEMORY = (
 _BARE = (
     "by cudaMemcpyAsync from pinned memory (cudaMallocHost) on a stream of its own, a piece ahead of its use."
 )
+_MAPPED = (
+    "CPU and GPU share their memory here: let kernels use pinned memory where it lies (cudaHostAllocMapped), "
+    "or managed memory, in place of copies."
+)
+_SHARES_MEMORY = r"\b(?:Xavier|Orin|Thor|Tegra|GB10)\b"
 META = Meta(
     title="Exposed copies",
     action="Overlap copies with compute",
@@ -91,6 +96,8 @@ def evaluate(case: Case) -> Verdict:
     batch = with_host and _one_way(kinds) and (pageable or not few)
     less = _LESS.format("from pinned memory" if batch else "less") if few else ""
     hand = _in_order(case, kinds, batch) if with_host else _DEVICE
+    if with_host and all(re.search(_SHARES_MEMORY, rank.device.gpu_name or "") for rank in case.ranks):
+        hand = _MAPPED
     if with_host and re.search(
         r"(?i)checkpoint|save(?![a-z])", found := paused_in(case, key="exposed_memcpy")
     ):

@@ -120,6 +120,7 @@ _OTHERS = {
     "jax": "activations and weights cast to jnp.{}",
 }
 """By frameworks beside PyTorch."""
+_SCALES = {"tensorflow": "LossScaleOptimizer, unless model.fit trains", "jax": "jmp.DynamicLossScale"}
 
 
 def _of_16_bits(case: Case) -> str:
@@ -127,7 +128,8 @@ def _of_16_bits(case: Case) -> str:
     auto = "torch.autocast(device_type='cuda', dtype=torch.{})"
     auto = next((words for mark, words in _OTHERS.items() if mark in case.program.marks), auto)
     bf16 = f"bf16: {auto.format('bfloat16')}"
-    fp16 = f"fp16 with loss scaling: {auto.format('float16')} and GradScaler"
+    scale = next((words for mark, words in _SCALES.items() if mark in case.program.marks), "GradScaler")
+    fp16 = f"fp16 with loss scaling: {auto.format('float16')} and {scale}"
     if (lacking := lack_bf16(case)) is None:
         return f"{bf16}; on GPUs without it, as NVIDIA's before Ampere, {fp16}"
     return f"{fp16} (these GPUs have no bf16)" if lacking else bf16

@@ -25,7 +25,13 @@ _ENGINES = (
     "--enable-torch-compile), or take fused ones."
 )
 _LIBRARIES = "Transformer Engine has LayerNormMLP, Liger norms and losses, flash-attn attention."
-_XLA = "XLA fuses what a compiled function holds: jit all of the step (jax.jit, jit_compile=True)."
+_XLA = (
+    "XLA fuses what one jit holds: jit all of the step. Transposes end a fusion: have fewer, or use Pallas."
+)
+_TENSORRT = (
+    "TensorRT fuses as it builds the engine: see which layers stay apart and what reformats lie between "
+    "(trtexec --dumpLayerInfo); give inputs, outputs and plugins the formats and types of what lies beside."
+)
 _LAYOUT = pattern_of("(?i)nchw_?to_?nhwc|nhwc_?to_?nchw|n(?:chw|hwc)AddPadding")
 _CHANNELS_LAST = (
     "Keep the model and its inputs in channels_last (.to(memory_format=torch.channels_last)): convolutions "
@@ -83,12 +89,17 @@ def evaluate(case: Case) -> Verdict:
             (f"of the {case.unit}", ", ".join(f"{name} {per_cent(t)}" for t, name in most)),
             *map(of_roofline, worst(case, _known)[:1]),
         ],
-        remedy=f"{_COMPILE} {_LIBRARIES} Keep tensors contiguous and in one dtype: copies go then."
-        + f" {_CHANNELS_LAST}" * converts,
+        remedy=_how(case) + f" {_CHANNELS_LAST}" * converts,
         gain=bound_of(case, _KEY, most_by_replay(case, _KEY, _fusible_ns, _ALL_FUSED, launches_go=True)),
         verify="Run again: fewer such kernels, and less of the window in them.",
         false_alarm="Kernels of one run that work on different tensors gain launches only.",
     )
+
+
+def _how(case: Case) -> str:
+    if case.program.has_no_python:
+        return _TENSORRT if "tensorrt" in case.program.marks else "Do what one tensor needs in one kernel."
+    return f"{_COMPILE} {_LIBRARIES} Keep tensors contiguous and in one dtype: copies go then."
 
 
 def _known(rank: RankMeasurement) -> list[OperatorEfficiency]:

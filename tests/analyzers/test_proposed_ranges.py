@@ -49,6 +49,14 @@ def test_one_kind_that_repeats_and_tiles(tmp_path: Path) -> None:
     assert found.option == "--step-range='^FULL_EVAL_RUN$'"
 
 
+@pytest.mark.parametrize(
+    ("name", "found"), [("benchmark step {}", 5), ("profile_step_{}", 5), ("benchmark", 0), ("warmup_{}", 0)]
+)
+def test_what_is_numbered_runs_more_than_once(name: str, found: int, tmp_path: Path) -> None:
+    names = [(name.format(i), 200 * i, 200 * i + 190) for i in range(5)]
+    assert [p.count for p in proposed(tmp_path, names)] == [found] * (found > 0)
+
+
 def test_forward_and_backward_that_alternate(tmp_path: Path) -> None:
     names = [
         *(("forward pass", 200 * i, 200 * i + 80) for i in range(5)),

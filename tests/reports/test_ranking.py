@@ -122,7 +122,7 @@ def test_the_page_shows_changes_that_no_rule_proposes_and_names_trifles() -> Non
     page = Page(render_html(RANKED))
     shown = page.by_id("opportunity-3").text
     assert "Norms alone." in shown
-    assert "changes what training computes" in shown
+    assert "changes numerics" in shown
     assert "without gc (200 µs)" in trifles(RANKED)
     assert trifles(RANKED) in page.text.replace("\xa0", " ")
     # Every rule that fires is on the page once: what is too small, or found by two rules, is folded.

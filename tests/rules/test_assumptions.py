@@ -363,3 +363,49 @@ def test_a_few_compiled_functions_are_no_compiled_model(
     case = case_of(tmp_path, builder)
     assert ("compiled" in case.program.marks) == (compiled_us > 0)
     assert EAGER.holds(case) is holds
+
+
+@pytest.mark.parametrize(
+    ("thread", "kernel", "plain"),
+    [("jacobi", "volta_sgemm_128x64_nn", True), ("python3", "volta_sgemm_128x64_nn", False)]
+    + [("", "volta_sgemm_128x64_nn", False), ("jacobi", "flash_fwd_kernel", False)],
+)
+def test_products_alone_make_no_network_of_a_program_without_python(
+    thread: str, kernel: str, plain: bool, tmp_path: Path
+) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    process.device().kernel(kernel, 0, 1_000, launch=(process.thread(name=thread), 0, 10) if thread else None)
+    assert program_of(trace_of(builder, tmp_path)).is_plain == plain
+
+
+@pytest.mark.parametrize(
+    ("code", "marks", "has", "lacks"),
+    [
+        ("PD413", ("tensorrt", "network"), "dumpLayerInfo", "vLLM"),
+        ("PD413", ("native_engine", "network"), "one kernel", "vLLM"),
+        ("PD413", ("jax", "network", "trains"), "Pallas", "torch"),
+        ("PD407", ("tensorflow", "network", "trains"), "mixed_bfloat16", "GradScaler"),
+    ],
+)
+def test_advice_is_in_the_words_of_the_program(
+    code: str, marks: tuple[str, ...], has: str, lacks: str, planted: Callable[[Planting], Case]
+) -> None:
+    case = showing(planted(examples()[code].case), with_marks(*marks), framework="")
+    found = result(code, case)
+    assert (found.state, has in found.remedy, lacks in found.remedy) == ("fires", True, False)
+
+
+@pytest.mark.parametrize(
+    ("marks", "framework"),
+    [(("vllm",), "vllm"), (("sglang",), "pytorch"), (("native_engine",), ""), (("tensorrt",), "")],
+)
+def test_an_engine_without_python_has_no_settings_of_pytorch(marks: tuple[str, ...], framework: str) -> None:
+    assert with_marks(*marks, "network").framework == framework
+
+
+def test_fp16_of_tensorflow_scales_by_its_own(planted: Callable[[Planting], Case]) -> None:
+    program = with_marks("tensorflow", "network", "trains")
+    case = showing(planted(examples()["PD407"].case), program, "Tesla V100-SXM2-32GB")
+    remedy = result("PD407", case).remedy
+    assert ("mixed_float16" in remedy, "GradScaler" in remedy) == (True, False)

@@ -1,5 +1,6 @@
 """PD204: copies that nothing hides."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,3 +169,15 @@ def test_a_whole_capture_holds_what_is_loaded_at_the_start(
     found = result("PD204", case_of(tmp_path, builder))
     assert (found.state, found.level) == ("fires", level)
     assert found.false_alarm.startswith("The window is the whole capture")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "shared"), [("Orin", True), ("NVIDIA GB10", True), ("NVIDIA GH200 480GB", False)]
+)
+def test_where_cpu_and_gpu_share_memory_nothing_need_be_copied(
+    gpu: str, shared: bool, tmp_path: Path
+) -> None:
+    case = case_of(tmp_path, copying(200))
+    of_gpu = [replace(r, device=replace(r.device, gpu_name=gpu)) for r in case.captures[0].ranks]
+    found = result("PD204", replace(case, captures=[replace(case.captures[0], ranks=of_gpu)]))
+    assert (found.state, "cudaHostAllocMapped" in found.remedy) == ("fires", shared)
