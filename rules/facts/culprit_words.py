@@ -62,7 +62,7 @@ def waits_for(case: Case, cause: WhatIfCause) -> str:
 
 
 LOOK_AT_HOST = (
-    "For its PID: `pidstat -u 1` (others busy: move them), `taskset -cp PID` (few cores: add), "
+    "For each PID: `pidstat -u 1` (others busy: move them), `taskset -cp PID` (few cores: add), "
     "`py-spy dump --pid PID` (waits: mend)"
 )
 """What to check of a late host, without a full stop."""
