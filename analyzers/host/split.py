@@ -35,9 +35,8 @@ _SPARSE_MAX_NS = 1_000_000
 """The same of a thread whose launches mostly lie further apart than this: it is not busy with launching. And
 of one that seldom takes as long."""
 _IN_TURN, _NEAR, _MOST = 24, 3, 0.9
-"""Kernels, as many as a layer has, that are launched so late, with two others between any of them: the host
-does not pause, but launches slowly there, as in a debugger or beside a tracer of Python. Of these times so
-many are what launching takes."""
+"""Kernels, as many as a layer has, launched so late each, two others between them at most: the host launches
+slowly there, as in a debugger or beside a tracer. So many of these times are what launching takes."""
 _RARE_FRAC, _RARE_A_STEP = 0.005, 4
 """Of the times between calls, or so many a step: where no more are so long, launching does not take them, and
 a graph of each layer, which has all others, leaves them."""

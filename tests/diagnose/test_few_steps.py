@@ -128,10 +128,11 @@ def test_ranks_are_compared_over_the_same_steps(tmp_path: Path) -> None:
     assert data.mid_ns == pytest.approx(80_000 * US / 3, rel=0.01)
 
 
-def test_a_summary_keeps_the_last_step(tmp_path: Path) -> None:
-    """What other ranks lack is not known where it is written; that the mean is short is told."""
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_summary_keeps_the_last_step_where_there_are_other_ranks(ranks: int, tmp_path: Path) -> None:
+    """What they lack is not known where it is written; that the mean is short is told."""
     (path,) = files_of(tmp_path, 3, "end")
-    written = summarize(path, AnalysisRequest(captures=(path,), jobs=1), folder=tmp_path)
+    written = summarize(path, AnalysisRequest(captures=(path,), jobs=1), ranks=ranks, folder=tmp_path)
     said = said_of([written.path])
-    assert said.ranks[0].window.steps == 3
+    assert said.ranks[0].window.steps == 1 + ranks
     assert [note.code for note in said.quality if "last" in note.code] == ["last-step-short"]

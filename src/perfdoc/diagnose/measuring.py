@@ -94,16 +94,15 @@ def measure_all(
             if number < len(tasks):
                 part(ends[number - 1], ends[number])
                 telling.say(f"{number} of {len(tasks)} files analysed{of}")
-    made = {i: r for i, r in enumerate(results) if isinstance(r, CaptureMeasurement)}
+    made: dict[int, Any] = {i: r for i, r in enumerate(results) if isinstance(r, CaptureMeasurement)}
     again = [i for i, r in made.items() if any(rank.last_left_out for rank in r.ranks)]
     if 0 < len(again) < len(made):  # ranks are compared, and replayed, over the same steps
         kept = replace(request, captures=(), memory=(), window=replace(request.window, keep_last=True))
         tasks = [Task(files=[captures[i]], work=partial(measure, captures[i], request=kept)) for i in again]
         with closing(place.run(tasks)) as coming:
-            for number, result in zip(again, coming, strict=True):
-                results[number] = result
+            made |= zip(again, coming, strict=True)
     part(MEASURED_FRAC, 1.0)
-    measured = in_rank_order([r for r in results if isinstance(r, CaptureMeasurement)])
+    measured = in_rank_order(list(made.values()))
     unread = [r for r in results if isinstance(r, UnreadableError)]
     if unread and not measured:
         raise next(r for r in results if isinstance(r, TraceError))

@@ -43,9 +43,12 @@ def summarize(
         raise TraceError(trace, "is a summary already.", "Give the trace.")
     beside = run_json_beside(trace)
     also = partial(for_summary, replay=request.replay, ranks=ranks)
-    # Whether other ranks lack as much at the end of their last steps is not known.
-    whole = replace(request, window=replace(request.window, keep_last=True))
-    found = measure_or_explain(trace, whole, also)
+    found = measure_or_explain(trace, request, also)
+    if not isinstance(found, NoGpuActivityError) and any(
+        r.last_left_out and r.also.ranks > 1 for r in found.ranks
+    ):  # whether others lack as much is not known here
+        whole = replace(request, window=replace(request.window, keep_last=True))
+        found = measure_or_explain(trace, whole, also)
     kept = Kept(tasks=())
     shared = 0
     if isinstance(found, NoGpuActivityError):
