@@ -130,25 +130,18 @@ class Lookups:
         return np.flatnonzero(used)
 
     @cached_property
-    def _calls_by_thread(self) -> tuple[I64, I64]:
-        return self._by_thread(self.api_calls.thread)
-
-    @cached_property
-    def _ranges_by_thread(self) -> tuple[I64, I64]:
-        return self._by_thread(self.ranges.thread)
+    def _by_thread(self) -> dict[str, tuple[I64, I64]]:
+        """By table its rows by thread, then as in the file; where each thread begins, and the end."""
+        of, threads = {"calls": self.api_calls.thread, "ranges": self.ranges.thread}, len(self.threads) + 1
+        return {t: (in_order(c), np.cumsum(np.bincount(c + 1, minlength=threads))) for t, c in of.items()}
 
     def calls_of(self, threads: I64) -> I64:
         """Rows of `api_calls` on these threads, ascending."""
-        return _of_threads(*self._calls_by_thread, threads)
+        return _of_threads(*self._by_thread["calls"], threads)
 
     def ranges_of(self, threads: I64) -> I64:
         """Rows of `ranges` on these threads, ascending."""
-        return _of_threads(*self._ranges_by_thread, threads)
-
-    def _by_thread(self, thread: I32) -> tuple[I64, I64]:
-        """Rows by thread, then as in the file; where each thread begins, and the end."""
-        count = np.bincount(thread + 1, minlength=len(self.threads) + 1)
-        return in_order(thread), np.cumsum(count)
+        return _of_threads(*self._by_thread["ranges"], threads)
 
 
 def _of_threads(rows: I64, begin: I64, threads: I64) -> I64:

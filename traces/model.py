@@ -19,7 +19,7 @@ from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.records import dataclass
 from perfdoc.traces.lookups import Lookups
 from perfdoc.traces.more_tables import MemoryUse, MetricSamples, OsCalls, Payloads, ThreadStates
-from perfdoc.traces.table import I8, I32, I64, Bool, Table, distinct
+from perfdoc.traces.table import I8, I32, I64, Bool, Table, distinct, in_order
 
 UNKNOWN = -1
 
@@ -332,9 +332,9 @@ class Trace(Lookups):
         if self.is_large:
             return self
         _, process = distinct(np.array([*(t.process for t in self.threads), UNKNOWN], np.int64))
-        of_call = process.astype(np.int32)[self.api_calls.thread]
-        kernels = self.kernels.together(self.kernels.device)
-        return replace(self, kernels=kernels, api_calls=self.api_calls.together(of_call))
+        whose = {"kernels": self.kernels.device.astype(np.int64), "api_calls": process[self.api_calls.thread]}
+        mixed = {name: of for name, of in whose.items() if (of[1:] < of[:-1]).any()}
+        return replace(self, **{name: getattr(self, name).take(in_order(of)) for name, of in mixed.items()})
 
     def threads_of(self, process: int) -> I64:
         """Indices into `threads` of a process's threads."""

@@ -71,13 +71,7 @@ class Table:
 
     def take(self, rows: NDArray[Any] | slice) -> Self:
         """The rows that a boolean mask, an index array or a slice selects."""
-        by_index = not isinstance(rows, slice) and rows.dtype != bool  # for which `take` is a third faster
-        columns = ((name, getattr(self, name)) for name, _ in _columns(type(self)))
-        return type(self)(**{name: c.take(rows) if by_index else c[rows] for name, c in columns})
-
-    def together(self, of: NDArray[np.integer[Any]]) -> Self:
-        """The rows of each one together, in their order; itself where they are. of: whose each row is."""
-        return self if (of[1:] >= of[:-1]).all() else self.take(in_order(of))
+        return type(self)(**{name: getattr(self, name)[rows] for name, _ in _columns(type(self))})
 
 
 def in_order(few: NDArray[np.integer[Any]]) -> I64:
@@ -124,9 +118,9 @@ class Rows:
     def _append(self) -> None:
         columns = zip(self._columns.values(), self._readers, zip(*self._added, strict=True), strict=True)
         for column, reader, values in columns:
-            # numpy takes a third of the time of `extend`, and cuts what is no whole number.
+            # `fromiter` takes a fifth of the time of `array`, and cuts what is no whole number.
             assert reader is not None or not isinstance(values[0], float)
-            found = np.array(values, column.typecode) if reader is None else _read(reader, values)
+            found = np.fromiter(values, column.typecode) if reader is None else _read(reader, values)
             column.frombytes(found.tobytes())
         self._before += len(self._added)
         self._added.clear()
@@ -143,7 +137,7 @@ def _read(reader: _Reader, values: Sequence[Any]) -> I64:
     kinds = set(map(type, values))
     whole = kinds == {int} and INVALID_U32 not in values
     if whole and all(0 <= end == reader(end) for end in (min(values), max(values))):
-        return np.array(values, np.int64)
+        return np.fromiter(values, np.int64)
     if kinds == {type(None)}:
         return np.full(len(values), reader(None), np.int64)
     return np.fromiter(map(reader, values), np.int64, len(values))

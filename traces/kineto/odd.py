@@ -8,6 +8,7 @@ from perfdoc.traces.damage import Damage
 from perfdoc.traces.kineto.document import Event, decode_event, has_category
 from perfdoc.traces.kineto.merged import Places
 from perfdoc.traces.kineto.names import WHAT
+from perfdoc.traces.kineto.plain import PlainEvent
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.values import Args, integer, is_text, non_negative, text
 from perfdoc.traces.model import UNKNOWN
@@ -41,7 +42,7 @@ class OddEvents:
         self.set_aside(number, Event(), error)
         return None
 
-    def set_aside(self, number: int, event: Event, error: Exception) -> None:
+    def set_aside(self, number: int, event: Event | PlainEvent, error: Exception) -> None:
         """Count an event that cannot be read, or cannot be true."""
         broken = isinstance(error, msgspec.DecodeError | RecursionError)
         reason = "text that is no JSON" if broken else str(error)
@@ -68,7 +69,7 @@ class OddEvents:
             raise ValueError("no name")
         return event.name
 
-    def _thread_key(self, event: Event) -> tuple[int, int, str]:
+    def _thread_key(self, event: Event | PlainEvent) -> tuple[int, int, str]:
         pid, tid = event.pid, event.tid
         if type(pid) is int and type(tid) is int:
             return integer(pid), integer(tid), ""

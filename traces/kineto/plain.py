@@ -7,12 +7,12 @@ left to who reads one by one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any, Union
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdoc.traces.kineto.document import Event
 from perfdoc.traces.table import I64, Bool
 
 _NO_TIME, _ZERO = msgspec.Raw(b"null"), msgspec.Raw(b"0")
@@ -23,9 +23,10 @@ _MOST_NS = 4e18
 _HALF, _ABOVE_HALF = 2, 3
 
 
-class PlainEvent(Event, gc=False):
-    """An event with fields of the kinds that Kineto writes."""
+class PlainEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """An event of some length, with fields of the kinds that Kineto writes."""
 
+    cat: str | None = None
     name: str | None = None
     pid: int | str | None = None
     tid: int | str | None = None
@@ -34,24 +35,35 @@ class PlainEvent(Event, gc=False):
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-_decode = msgspec.json.Decoder(PlainEvent).decode
-_ODD = PlainEvent(ph="X")
+def _of_phase(ph: str, **said: Any) -> type[msgspec.Struct]:
+    """What is made of events of a phase of which no more is looked at than whether they are odd."""
+    fields = [("cat", str | None, None), ("name", Any, None)]
+    return msgspec.defstruct(f"_Phase{ph}", fields, tag_field="ph", tag=ph, gc=False, namespace=said)
 
 
-def plain_events(events: Sequence[msgspec.Raw]) -> Iterator[tuple[msgspec.Raw, PlainEvent, int, int]]:
-    """Each event as it stands in the file and decoded, with its start and end in ns; an end of -1 where it is
-    not plain, or is an `X` without a time."""
-    found = list(map(_decoded, events))
-    begun = [_ZERO if event.ts is _NO_TIME and event.ph != "X" else event.ts for event in found]
-    lasted = [_ZERO if event.dur is _NO_TIME and event.ph != "X" else event.dur for event in found]
-    return zip(events, found, *_intervals_ns(begun, lasted), strict=True)
+_UNREAD = frozenset(_of_phase(ph) for ph in "sftCbne")
+"""Arrows from calls to kernels are up to a third of a trace."""
+_SINGLY = [_of_phase(ph, ts=_ZERO, dur=_ZERO) for ph in "BEMIi"]
+"""Phases of which there are few, or which belong to another event."""
+_decode = msgspec.json.Decoder(Union[(PlainEvent, *_UNREAD, *_SINGLY)]).decode
+_ODD = _SINGLY[0]()
 
 
-def _decoded(raw: msgspec.Raw) -> PlainEvent:
+def plain_events(events: Sequence[msgspec.Raw]) -> Iterator[tuple[int, msgspec.Raw, Any, int, int]]:
+    """Each event that is read: where it stands, as it is in the file and decoded, its start and end in ns; an
+    end of -1 where its time is not plain. What is no `PlainEvent` is read one by one."""
+    found = _decoded(events)
+    at = [i for i, kind in enumerate(map(type, found)) if kind not in _UNREAD]
+    kept = [found[i] for i in at]
+    times = _intervals_ns([event.ts for event in kept], [event.dur for event in kept])
+    return zip(at, [events[i] for i in at], kept, *times, strict=True)
+
+
+def _decoded(events: Sequence[msgspec.Raw]) -> list[Any]:
     try:
-        return _decode(raw)
+        return list(map(_decode, events))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _ODD
+        return [_ODD if len(events) == 1 else _decoded([raw])[0] for raw in events]
 
 
 def _intervals_ns(ts: list[msgspec.Raw], dur: list[msgspec.Raw]) -> tuple[list[int], list[int]]:

@@ -57,8 +57,6 @@ from perfdoc.traces.model import UNKNOWN, CopyKind, RangeKind, SyncKind, Thread
 from perfdoc.traces.table import Rows, Strings
 
 _AT_ONCE, _LOOKED_AT, _PADDLES = 4096, 8, pattern_of(rb'"(cname|increase_bytes)"')
-_SINGLY = frozenset("BEMIi")
-"""Phases of which there are few, or which belong to another event."""
 _NO_ARGS = frozenset(("user_annotation", "python_function"))  # none is read
 _ANY_ARGS = _NO_ARGS.union(OPERATORS)
 """Categories whose rows are whole without their arguments."""
@@ -75,10 +73,6 @@ def _instant(event: Event) -> tuple[int, int]:
     return (time := instant_ns(event.ts)), time
 
 
-def _nothing(event: PlainEvent, args: None, start: int, end: int) -> None:
-    """Of a category that is not read."""
-
-
 class EventRows(OddEvents):
     """Everything that the events of one file say, row by row. decoders: of arguments, by category."""
 
@@ -89,6 +83,7 @@ class EventRows(OddEvents):
         self.path = path
         self.strings = Strings()
         self.threads: dict[tuple[int, int, str], int] = {}
+        self._thread_of: dict[Any, int] = {}
         self.thread_names: dict[tuple[int, int, str], str] = {}
         self.process_names: set[str] = set()
         self.kernels = _rows(
@@ -138,7 +133,7 @@ class EventRows(OddEvents):
             cat: (None if cat in _NO_ARGS else decoders.get(cat, ARGS).decode, keep)
             for cat, (_, keep) in self._readers.items()
         }
-        self._plain |= dict.fromkeys(SKIPPED, (None, _nothing))
+        self._plain |= dict.fromkeys(SKIPPED, (None, lambda *_: None))
 
     def read(self, events: list[msgspec.Raw]) -> None:
         """Sort the next events of the file; those that cannot be read are counted."""
@@ -153,17 +148,17 @@ class EventRows(OddEvents):
     def _read_some(self, events: list[msgspec.Raw]) -> None:
         plain, other, first = self._plain, (ARGS.decode, self._other), self._seen
         self._seen += len(events)
-        for number, (raw, event, start, end) in enumerate(plain_events(events), first):
-            if end < 0 or event.ph in _SINGLY:
-                self._read_one(number, raw)
-            elif event.ph == "X":
-                decode, keep = plain.get(event.cat, other)
-                try:
-                    keep(event, decode and decode(event.args), start, end)
-                except (msgspec.DecodeError, UnicodeDecodeError):
-                    self._read_one(number, raw)
-                except (ValueError, OverflowError, RecursionError) as error:
-                    self.set_aside(number, event, error)
+        for at, raw, event, start, end in plain_events(events):
+            if end < 0 or type(event) is not PlainEvent:
+                self._read_one(first + at, raw)
+                continue
+            decode, keep = plain.get(event.cat, other)
+            try:
+                keep(event, decode and decode(event.args), start, end)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                self._read_one(first + at, raw)
+            except (ValueError, OverflowError, RecursionError) as error:
+                self.set_aside(first + at, event, error)
 
     def _read_one(self, number: int, raw: msgspec.Raw) -> None:
         try:
@@ -331,10 +326,13 @@ class EventRows(OddEvents):
             start, _ = _instant(event)
             return start, max(start - 1, -INT64_END)
 
-    def _thread(self, event: Event) -> int:
-        pid, tid = event.pid, event.tid
-        known = self.threads.get((pid, tid, "")) if type(pid) is type(tid) is int else None  # as nearly all
-        return self.threads.setdefault(self._thread_key(event), len(self.threads)) if known is None else known
+    def _thread(self, event: Event | PlainEvent) -> int:
+        # A plain event's ids are whole numbers or text, read once; an odd one's may be equal and mean others.
+        ids = (event.pid, event.tid) if type(event) is PlainEvent else None
+        if (known := self._thread_of.get(ids)) is None:
+            known = self.threads.setdefault(self._thread_key(event), len(self.threads))
+            self._thread_of |= {ids: known} if ids else {}
+        return known
 
     def host_threads(self) -> list[Thread]:
         """The host threads in the order of their indices."""
