@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import nanoarrow as na
 import numpy as np
 
-from perfdoc.traces.nsys.columns import Column, joined, of_arrow
+from perfdoc.traces.nsys.columns import Column, joined, nulls, of_array
 from perfdoc.traces.table import I64
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ class ArrowReader:
                 self._idle.append(connection)
         except (adbc.Error, RuntimeError, OSError) as error:  # the second is nanoarrow's
             raise UnreadableError(str(error)) from error
-        if sum(batch.length for batch in batches) > most_rows:
+        if len(batches) > 1 or any(batch.length > most_rows for batch in batches):
             raise UnreadableError(MORE_ROWS)
-        columns = [of_arrow(batch.child(i) for batch in batches) for i in range(len(names))]
+        columns = map(of_array, batches[0].children) if batches else [nulls(0)] * len(names)
         return {n: c.as_text() if c.kind == "string" else c for n, c in zip(names, columns, strict=True)}
 
     def _connection(self) -> adbc.AdbcConnection:
@@ -125,6 +125,6 @@ class Gathered:
         return {
             name: Column(kind="int64", values=self._whole[name], valid=np.broadcast_to(np.True_, self._rows))
             if self._placed[name] == self._rows
-            else joined([part[name] for part in parts])
-            for name in parts[0]
+            else joined(of)
+            for name, of in zip(parts[0], zip(*(part.values() for part in parts), strict=True), strict=True)
         }

@@ -100,12 +100,12 @@ class Column:
 def of_values(cells: Sequence[Any]) -> Column:
     """Values of one of SQLite's kinds, or None for NULL."""
     kind = next((type(cell) for cell in cells if cell is not None), None)
-    return nulls(len(cells)) if kind is None else of_arrow([na.c_array(cells, _SCHEMAS[kind]())])
+    return nulls(len(cells)) if kind is None else of_array(na.c_array(cells, _SCHEMAS[kind]()))
 
 
 def of_arrow(chunks: Iterable[Any]) -> Column:
     """Arrow's arrays of one type as one column. Lists, times and dictionaries are none."""
-    found = joined([_of_array(na.c_array(chunk)) for chunk in chunks])
+    found = joined([of_array(na.c_array(chunk)) for chunk in chunks])
     assert found is not None
     return found
 
@@ -136,8 +136,8 @@ def joined(parts: Sequence[Column]) -> Column | None:
     return Column(kind=kind, values=values, valid=valid, bounds=bounds)
 
 
-def _of_array(array: Any) -> Column:
-    """Views of an array's memory, which lives as long as they do."""
+def of_array(array: Any) -> Column:
+    """Views of the memory of nanoarrow's array, which lives as long as they do."""
     view, first, length = array.view(), array.offset, array.length
     kind = view.storage_type
     if view.null_count == length:
