@@ -45,7 +45,8 @@ _T = TypeVar("_T")
 _READ_FRAC = 0.3
 """Of measuring a capture, what reading it takes."""
 _IDLE_FRAC = 0.01
-"""Of the kernels and graphs of the busiest device, and of their time: less is what touching one runs."""
+"""Of the kernels and graphs of the busiest on the same GPU or in the same process, and of their time: less is
+what touching one runs. A process with one GPU of its own is a rank, which may wait or have crashed."""
 _AT_ONCE = 2
 """Threads: devices, whose arrays are a fraction of the trace each, so that two add little memory; or the
 analyses of one, where it is the only one or memory is short."""
@@ -177,7 +178,11 @@ def measure_trace(
     nothing, many = np.zeros(len(devices)), len(devices)
     runs = sum((np.bincount(t.device, minlength=many) for t in whole), nothing)
     works_ns = sum((np.bincount(t.device, t.end_ns - t.start_ns, many) for t in whole), nothing)
-    idles = (runs < _IDLE_FRAC * runs.max(initial=0)) & (works_ns < _IDLE_FRAC * works_ns.max(initial=0))
+
+    def hardly_works(index: int) -> bool:
+        of, gpu = devices[index].process, devices[index].uuid
+        beside = [d.process == of or (gpu is not None and d.uuid == gpu) for d in devices]
+        return all(each[index] < _IDLE_FRAC * each[beside].max() for each in (runs, works_ns))
 
     telling = Telling()
     estimated: dict[int, int] = {}
@@ -199,7 +204,7 @@ def measure_trace(
             on_cpu_found = cpu_activity(trace, index)
             if on_cpu_found is not None:
                 activity, estimated[index] = on_cpu_found
-        if activity is None or (idles[index] and not activity.on_host):
+        if activity is None or (hardly_works(index) and not activity.on_host):
             ran = f"ran only {plural(int(runs[index]), 'kernel')}" if runs[index] else "ran no kernel"
             return Note(
                 code="device-without-kernels",

@@ -210,10 +210,11 @@ def leave_out_start_up(
         length = _step_lengths(window.step_list, ranges)
         if length[0] <= _LONGER * length[1:].min():
             return window, ranges
-    calls = find_calls(trace, activity, launches)
+    whole = window.kind == "capture" and not chosen
+    calls = find_calls(trace, activity, launches, whole=whole)
     if window.steps > 1:
         window, ranges = _without_cold_steps(trace, activity, calls, window, ranges)
-    elif window.kind != "capture" or chosen:
+    elif not whole:
         # A pause in it may be what the user wants to know about.
         start_up = _find_start_up(calls, activity, window.start_ns, window.end_ns, given=True)
         window = replace(window, start_up=start_up)

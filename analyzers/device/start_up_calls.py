@@ -30,7 +30,8 @@ _MOST = 0.5
 _MANY = 1_000
 """Kernels: fewer are what data is copied for, as of a sample program."""
 _FEW_FRAC, _NEARLY_ALL = 0.02, 0.95
-"""Of the kernels, that run while weights are copied; of the time of all copies to the device."""
+"""Of the kernels, that run while weights are copied; of all copies with the host: offloaded ones go back."""
+_WEIGHTS_BYTES = 512 << 20  # more than a batch has
 
 _LOADS = pattern_of(r"^(cu|cuda|hip)(Module|Library)Load")
 _ALLOCATES = pattern_of(
@@ -86,8 +87,8 @@ class StartUpCalls:
         return StartUpCalls(**{name: of.within(start_ns, end_ns) for name, of in vars(self).items()})
 
 
-def find_calls(trace: Trace, activity: Activity, launches: Launches) -> StartUpCalls:
-    """Look for them in the process of one device."""
+def find_calls(trace: Trace, activity: Activity, launches: Launches, *, whole: bool = False) -> StartUpCalls:
+    """Look for them in the process of one device. whole: not in a step, which copies its batch."""
     threads = trace.threads_of(trace.devices[activity.device].process)
     api, ranges = trace.api_calls, trace.ranges
     of_process = np.isin(api.thread, threads)
@@ -114,19 +115,19 @@ def find_calls(trace: Trace, activity: Activity, launches: Launches) -> StartUpC
         first_launches=calls_of(_first_launches(trace, activity, launches)),
         allocations=calls_of(allocations),
         communicators=calls_of(range_rows=ranges_named(_COMMUNICATORS)),
-        uploads=_uploads(trace, activity),
+        uploads=_uploads(trace, activity) if whole else calls_of(),
     )
 
 
 def _uploads(trace: Trace, activity: Activity) -> Calls:
     """On the device's time. None where they are spread over the capture, as batches are."""
     copies, work = trace.copies, np.flatnonzero(activity.is_compute)
-    ours = (copies.device == activity.device) & (copies.kind == CopyKind.HOST_TO_DEVICE)
+    ours = (copies.device == activity.device) & (copies.kind <= CopyKind.DEVICE_TO_HOST)
     length = np.where(ours, copies.end_ns - copies.start_ns, 0)
     many = len(work) >= _MANY or bool((activity.kernel[work] < 0).any())  # a whole graph is many
     since = activity.start_ns[work[int(_FEW_FRAC * len(work))]] if many else 0
-    first = ours & (copies.start_ns < since)
-    if length[first].sum() < _NEARLY_ALL * length.sum():
+    first = ours & (copies.kind == CopyKind.HOST_TO_DEVICE) & (copies.start_ns < since)
+    if copies.bytes[first].sum() < _WEIGHTS_BYTES or length[first].sum() < _NEARLY_ALL * length.sum():
         first[:] = False
     return Calls(start_ns=copies.start_ns[first], end_ns=copies.end_ns[first])
 

@@ -102,7 +102,7 @@ def evaluate(case: Case) -> Verdict:
         ],
         remedy=look if by_design else f"{look}; capture more steps to see whether it comes back.",
         gain=None
-        if by_design
+        if by_design or few
         # The mean of the others may be below the median.
         else upper_bound((mean_ns - usual.min_ns - warming_ns) / 1e6, "every step as short as the shortest"),
         verify="Capture as many steps again: none is far above the median.",

@@ -79,20 +79,21 @@ def test_start_up_is_left_out_where_most_work_follows(tmp_path: Path, call: str)
     assert found.withheld == ""
 
 
-@pytest.mark.parametrize(
-    ("passes", "batch_ms", "left_out"), [(30, 0, True), (20, 0, False), (30, 2, True), (30, 30, False)]
-)
-def test_weights_that_come_before_the_kernels_are_start_up(
-    tmp_path: Path, passes: int, batch_ms: int, left_out: bool
-) -> None:
+@pytest.mark.parametrize("what", ["", "up 2", "up 30", "down 30", "few", "small", "step"])
+def test_weights_that_come_before_the_kernels_are_start_up(tmp_path: Path, what: str) -> None:
     """Four copies of 50 ms, then 40 kernels a pass. 20 passes are 800 kernels: a sample. A copy of 2 ms later
-    is 1 % of all that comes to the device, one of 30 ms 13 %."""
-    job = Job()
+    is 1 % of all, one of 30 ms 13 %: batches, or offloaded weights that go back. 400 MiB are a batch, as is
+    what a marked step copies."""
+    job, left_out = Job(), what in ("", "up 2")
     for at in range(0, 200 * MS, 50 * MS):
-        job.device.copy("host_to_device", 1 << 30, at, at + 50 * MS)
-    end = job.passes(200 * MS, passes)
-    if batch_ms:
-        job.device.copy("host_to_device", 1 << 20, end, end + batch_ms * MS)
+        size = (100 if what == "small" else 1024) << 20
+        job.device.copy("host_to_device", size, at, at + 50 * MS, launch=(job.thread, at, at + US))
+    end = job.passes(200 * MS, 20 if what == "few" else 30)
+    if what[-1:].isdigit():
+        kind = "host_to_device" if what.startswith("up") else "device_to_host"
+        job.device.copy(kind, 1 << 20, end, end + int(what.split()[1]) * MS)
+    if what == "step":
+        job.thread.range("step 0", 0, end)
     window = job.measured(tmp_path).window
     assert (window.start_up is not None) == left_out
     assert window.start_ns == (200 * MS + 5 * US if left_out else 0)

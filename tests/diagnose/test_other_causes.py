@@ -175,13 +175,19 @@ def test_gpus_that_wait_for_each_other_are_not_launched_too_late(tmp_path: Path)
     assert (row, "one process a GPU" in words) == (None, True)
 
 
-@pytest.mark.parametrize(("kernels", "ranks"), [(1, 1), (2, 2)])
-def test_a_gpu_that_hardly_works_is_no_rank(kernels: int, ranks: int, tmp_path: Path) -> None:
-    """One process runs 200 kernels of 10 us, another 1 or 2 of 1 us each: 0.5 % or 1 %."""
+@pytest.mark.parametrize(
+    ("kernels", "pid", "gpu", "ranks"), [(1, 0, 1, 1), (2, 0, 1, 2), (1, 1, 0, 1), (1, 1, 1, 2)]
+)
+def test_a_gpu_that_hardly_works_is_no_rank(
+    kernels: int, pid: int, gpu: int, ranks: int, tmp_path: Path
+) -> None:
+    """200 kernels of 10 us; on another GPU of the process, or by another on the same, 1 or 2 of 1 us: 0.5 %
+    or 1 %. The only GPU of a process that no other uses is that of a rank, which waits or has crashed."""
     builder = TimelineBuilder()
-    for number, (count, us) in enumerate(((200, 10), (kernels, 1))):
-        process = builder.process(pid=1000 + number)
-        thread, device = process.thread(), process.device(number)
+    processes = [builder.process(pid=1000 + number) for number in range(2)]
+    for number, (of, at_gpu, count, us) in enumerate(((0, 0, 200, 10), (pid, gpu, kernels, 1))):
+        uuid = f"00000000-0000-4000-8000-00000000000{at_gpu}"
+        thread, device = processes[of].thread(), processes[of].device(number, uuid=uuid)
         for i in range(count):
             at = 20 * i * US
             device.kernel(GEMM, at + 5 * US, at + (5 + us) * US, launch=(thread, at, at + US))

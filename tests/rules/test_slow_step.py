@@ -254,6 +254,7 @@ def test_of_few_steps_one_that_takes_twice_as_long_is_told(
     """600 us, and 1,800 or 1,100: a late batch is a fault, computing may be an update."""
     one = result("PD210", slow_once(tmp_path, slow, at=steps - 2, steps=steps))
     assert (one.level if one.state == "fires" else "") == found
+    assert (one.gain is not None) == (found == "problem")
 
 
 def test_steps_that_differ_as_they_do_and_small_excess_are_none(tmp_path: Path) -> None:
