@@ -76,7 +76,7 @@ def unpacking(case: Case) -> str:
     return found[0].short_name if found and _APART * sum(k.count for k in found) >= gemms else ""
 
 
-_IN_INTEGERS = pattern_of("(?i)int8|kdequant_mm|DoubleRowColQuant")
+_IN_INTEGERS = pattern_of("kInt8VectorQuant|kdequant_mm|DoubleRowColQuant")
 
 
 def casts_of_weights(case: Case) -> str:

@@ -305,6 +305,8 @@ def test_casts_of_weights_in_few_bits_are_none_to_fp8(kernel: str, measured: Mea
         )
         assert "16 bits" in found.action
     assert result("PD403", given(measured(kernel, 49))).state == "passes"
+    sage = result("PD403", given(measured("void QuantInt8Kernel<64u, 32u, false, __nv_bfloat16>", 100)))
+    assert (sage.state, "weights" in sage.reason) == ("fires", False)  # of attention's queries and keys
 
 
 def test_core_clock(measured: Measured) -> None:
