@@ -231,7 +231,9 @@ def measure_trace(
             )
         if not activity.on_host and not found.partial:
             window = with_outside(trace, activity, launches, window, step_ranges, known)
-            window, step_ranges, lacks = without_short(activity, window, step_ranges, keep=request.keep_last)
+            window, step_ranges, lacks = without_short(
+                activity, kinds, window, step_ranges, keep=request.keep_last
+            )
             last_steps.append(lacks)
         view = DeviceView(
             trace=trace.showing(limited(trace.capabilities, [found])),

@@ -15,10 +15,12 @@ from perfdoc.analyzers.device.launches import Launches
 from perfdoc.analyzers.device.range_names import KnownRanges, open_on
 from perfdoc.analyzers.device.start_up_calls import find_calls
 from perfdoc.analyzers.device.window import StepRanges
+from perfdoc.analyzers.kernel_class.classify import KernelKinds
 from perfdoc.results.figures import duration, per_cent
 from perfdoc.results.names import shorten
 from perfdoc.results.ranks import Window
 from perfdoc.traces import Trace
+from perfdoc.traces.table import among, unique
 
 _FEWEST_STEPS = 3
 _NEVER = np.iinfo(np.int64).max
@@ -29,11 +31,12 @@ _ONCE_FRAC = 0.05
 
 
 def without_short(
-    activity: Activity, window: Window, ranges: StepRanges, *, keep: bool
+    activity: Activity, kinds: KernelKinds, window: Window, ranges: StepRanges, *, keep: bool
 ) -> tuple[Window, StepRanges, tuple[int, str]]:
     """Without the last of the steps, where what it lacks counts: the idle time before the next one's first
     launch, which the capture does not show, as the others have it at their ends. And (what it lacks, words).
-    keep: it stays, and that is told; so does one that is longer than any other all the same."""
+    keep: it stays, and that is told; so does one that is longer than any other all the same, or the only one
+    with kernels of some kind, as the update that micro-batches lead to."""
     busy = activity.busy
     if window.kind != "steps" or window.steps < _FEWEST_STEPS or not len(busy.start_ns):
         return window, ranges, (0, "")
@@ -47,9 +50,11 @@ def without_short(
     if lacks_ns <= _SHORT_FRAC * usual_ns * window.steps:
         return window, ranges, (0, "")
     keep |= short.duration_ns > max(step.duration_ns for step in others)
+    keep |= _of_last_alone_ns(activity, kinds, window) > _SHORT_FRAC * usual_ns
     said = (
-        f"{shorten(short.name, 48)} ends with its last work, where others have {duration(lacks_ns)} of idle "
-        f"time ({per_cent(lacks_ns / usual_ns)}, median): it {'counts as one' if keep else 'is left out'}."
+        f"The last step, {shorten(short.name, 48)}, ends with its last work, where others have "
+        f"{duration(lacks_ns)} of idle time ({per_cent(lacks_ns / usual_ns)}, median): it "
+        f"{'counts as one' if keep else 'is left out'}."
     )
     if keep:
         return window, ranges, (lacks_ns, said)
@@ -57,6 +62,15 @@ def without_short(
     behind = int(ranges.start_ns[-1]), int(ranges.end_ns[-1])
     ranges = StepRanges(start_ns=ranges.start_ns[:-1], end_ns=ranges.end_ns[:-1], following=behind)
     return replace(window, steps=len(others), step_list=others), ranges, (lacks_ns, said)
+
+
+def _of_last_alone_ns(activity: Activity, kinds: KernelKinds, window: Window) -> int:
+    """Of the kernels of kinds that the last step runs, and none before it."""
+    rows = np.flatnonzero((activity.kernel >= 0) & (activity.start_ns >= window.start_ns))
+    kind, start = kinds.kind[activity.kernel[rows]], activity.start_ns[rows]
+    last = start >= window.step_list[-1].start_ns
+    only = rows[last & (start < window.end_ns) & ~among(kind, unique(kind[~last]))]
+    return int((activity.end_ns[only] - activity.start_ns[only]).sum())
 
 
 _QUEUED_NS = 1_000_000

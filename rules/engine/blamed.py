@@ -57,8 +57,8 @@ def _blamed(
     named = next((at for at, row in enumerate(rows) if row.codes and found[row.codes[0]].blames), None)
     loss, lost = largest_loss([rank.ledger for rank in case.ranks])
     if named is not None:
-        above = (i for i, r in enumerate(rows) if _is_about(r, loss, times) and _surely_more(r, rows[named]))
-        return next(((i, "loss") for i in above), (named, "cause"))
+        more_than = (i for i, r in enumerate(rows) if _surely_more(r, rows[named]) and not _stuck(r, found))
+        return next(((i, "loss") for i in more_than if _is_about(rows[i], loss, times)), (named, "cause"))
     sized = [
         at
         for at, row in enumerate(rows)

@@ -10,17 +10,17 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_trace
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.traces import Note
-from tests.analyzers.tiny import GEMM, trace_of
+from tests.analyzers.tiny import ALL_REDUCE, GEMM, trace_of
 from tests.captures.timeline import TimelineBuilder
 
 MS = 1_000_000
 
 
 def measured_of(
-    folder: Path, steps: int, between_ns: int, last_ns: int = 10 * MS
+    folder: Path, steps: int, between_ns: int, last_ns: int = 10 * MS, last: str = GEMM
 ) -> tuple[RankMeasurement, list[Note]]:
-    """Steps of 10 ms of GEMMs, the last as long as it is given, and so much between them in which nothing
-    runs."""
+    """Steps of 10 ms of GEMMs, the last as long as it is given and of that kernel, and so much between them
+    in which nothing runs."""
     builder = TimelineBuilder()
     process = builder.process()
     thread, device = process.thread(), process.device()
@@ -28,7 +28,8 @@ def measured_of(
         begin = MS + number * (10 * MS + between_ns)
         end = begin + (last_ns if number == steps - 1 else 10 * MS)
         thread.range(f"ProfilerStep#{number}", begin, end)
-        device.kernel(GEMM, begin + 1_000, end, launch=(thread, begin, begin + 500))
+        name = last if number == steps - 1 else GEMM
+        device.kernel(name, begin + 1_000, end, launch=(thread, begin, begin + 500))
     (rank,), notes = measure_trace(trace_of(builder, folder), WindowRequest())
     return rank, [n for n in notes if n.code == "last-step-short"]
 
@@ -43,10 +44,11 @@ def test_a_last_step_that_lacks_the_wait_behind_it_is_left_out(tmp_path: Path) -
     assert "33.3 %" in note.message
 
 
-def test_a_last_step_that_is_the_longest_stays(tmp_path: Path) -> None:
-    """40 ms after three of 15: no mean step, and worth to be seen."""
-    rank, (note,) = measured_of(tmp_path, 4, 5 * MS, 40 * MS)
-    assert (rank.window.steps, rank.window.duration_ns) == (4, 85 * MS - 1_000)
+@pytest.mark.parametrize(("last_ms", "last"), [(40, GEMM), (10, ALL_REDUCE)])
+def test_a_last_step_that_is_no_other_s_like_stays(last_ms: int, last: str, tmp_path: Path) -> None:
+    """Behind three of 15 ms one of 40, or the all-reduce that three micro-batches lead to: worth a look."""
+    rank, (note,) = measured_of(tmp_path, 4, 5 * MS, last_ms * MS, last)
+    assert (rank.window.steps, rank.window.duration_ns) == (4, (45 + last_ms) * MS - 1_000)
     assert "counts" in note.message
 
 

@@ -9,12 +9,14 @@ import pytest
 
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.measuring import analysed
+from perfdoc.export.captures import run as export
 from perfdoc.results import Diagnosis
 from perfdoc.summaries.writing import summarize
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.kineto import write_kineto
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
+from tests.export.perfetto_file import read
 
 US = 1_000
 WAIT, KERNELS = 40_000, 120
@@ -119,13 +121,17 @@ def test_the_mean_step_has_its_wait(steps: int, where: str, marks: str, ranks: i
 
 
 def test_ranks_are_compared_over_the_same_steps(tmp_path: Path) -> None:
-    """The second rank waits in no range: all three steps stay on both, and both are replayed over them."""
-    said = said_of(files_of(tmp_path, 3, "end", ranks=2, who=[0]))
+    """The second rank waits in no range: all three steps stay on both, replayed over them and drawn."""
+    paths = files_of(tmp_path, 3, "end", ranks=2, who=[0])
+    said = said_of(paths)
     assert [rank.window.steps for rank in said.ranks] == [3, 3]
     assert [note.code for note in said.quality if "last" in note.code] == ["last-step-short"]
     data = next(p for p in said.analyses.gains.predictions if p.key == "without_data")
     # Two waits of 40 ms over three steps.
     assert data.mid_ns == pytest.approx(80_000 * US / 3, rel=0.01)
+    export(AnalysisRequest(captures=tuple(paths), jobs=1), tmp_path / "drawn", list[str]().append)
+    drawn = read(tmp_path / "drawn")
+    assert [len(drawn.track("steps", f"GPU {i},")) for i in (0, 1)] == [3, 3]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -12,6 +12,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results.ranking import Opportunity
 from perfdoc.results.replay import Gain
+from perfdoc.results.rules import NOTHING_TO_SET
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import at_most
@@ -352,7 +353,7 @@ def test_who_is_named_leads_unless_a_change_against_the_largest_loss_surely_save
     known = predicting(case, without_data=(low, 0.2, 0.3))
     known = with_predictions(known, [replace(p, exact=exact) for p in known.gains.predictions])
     named = rule("PD303", gain=bound(0.1), blames="Rank 1 is slow")
-    for time, is_it in (("idle.host", exact), ("idle.gc", False)):
-        change = rule("PD203", time=time, gain=predicted(known, "without_data"))
+    for time, text, is_it in [("idle.host", "", exact), ("idle.gc", "", 0), ("idle.host", NOTHING_TO_SET, 0)]:
+        change = rule("PD203", time=time, gain=predicted(known, "without_data"), remedy=text)
         first = judge(known, [named, change]).opportunities[0]
         assert first.blamed == (blamed if is_it else "cause")

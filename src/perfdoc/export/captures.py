@@ -86,7 +86,8 @@ def _compared(
         say(f"{error} It is left out.")
     job = measure_job(found.captures)
     ranks = [(c, r) for c in found.captures for r in c.ranks]
-    kept = replace(request, captures=[c.path for c in found.captures])
+    window = replace(request.window, keep_last=not ranks[0][1].last_left_out)  # one answer for all of them
+    kept = replace(request, captures=[c.path for c in found.captures], window=window)
     return kept, _places(found.captures, job, [r.also for _, r in ranks])
 
 
