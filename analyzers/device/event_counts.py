@@ -85,8 +85,8 @@ NO_LAUNCHED = Launched(begin_ns=np.empty(0, np.int64), without_work=_NONE, untim
 def event_counts(trace: Trace, launches: Launches, process: int) -> tuple[EventCounts, Launched]:
     """What does not correspond, of a process that used a device."""
     api = trace.api_calls
-    own = trace.calls_of(trace.threads_of(process))
-    (own,) = kept(picked(api.correlation, own) >= 0, own)
+    every = trace.calls_of(trace.threads_of(process))
+    (own,) = kept(picked(api.correlation, every) >= 0, every)
     name = picked(api.name, own)
     launching, copying, recorded = (
         own[trace.call_names_with(pattern)[name]] for pattern in (_LAUNCH, _COPY, _RECORDING)
@@ -142,7 +142,8 @@ def event_counts(trace: Trace, launches: Launches, process: int) -> tuple[EventC
     sampled = min(counted, kernels) >= _FEWEST_SAMPLED and min(
         without / max(counted, 1), alone / max(kernels, 1)
     )
-    operators, idle_operators = _operators_without_launch(trace, process, launching)
+    launching = every[trace.call_names_with(_LAUNCH)[picked(api.name, every)]]  # with an id or without
+    operators, idle_operators = _operators_without_launch(trace, launching)
     found = EventCounts(
         launches=counted,
         launches_without_work=without,
@@ -160,10 +161,10 @@ def event_counts(trace: Trace, launches: Launches, process: int) -> tuple[EventC
     return found, launched
 
 
-def _operators_without_launch(trace: Trace, process: int, launching: I64) -> tuple[int, int]:
-    """Operators that launch kernels, of the process's threads that launch any, and those that launched none:
-    there a launch and its kernel were left out together. Of those of one name and shape that never launch
-    nothing is known: they may run on the CPU."""
+def _operators_without_launch(trace: Trace, launching: I64) -> tuple[int, int]:
+    """Operators that launch kernels, of threads that launch any, and those that launched none: there a launch
+    and its kernel were left out together. Of those of one name and shape that never launch nothing is known:
+    they may run on the CPU."""
     api, counted, idle = trace.api_calls, 0, 0
     threads = np.flatnonzero(np.bincount(api.thread[launching]))
     for table in (trace.operators, trace.ranges):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.event_counts import event_counts
@@ -389,7 +391,7 @@ def test_launches_and_kernels_left_out_together_are_missed_by_their_operators(
 
 
 def test_operators_on_the_cpu_launch_nothing_and_miss_nothing(tmp_path: Path) -> None:
-    """Of one thread: softmax on the GPU, products on the CPU."""
+    """Of one thread: softmax on the GPU, products on the CPU. Launches without an id are there."""
     builder = TimelineBuilder()
     process = builder.process()
     thread, device = process.thread(), process.device()
@@ -399,3 +401,10 @@ def test_operators_on_the_cpu_launch_nothing_and_miss_nothing(tmp_path: Path) ->
         device.kernel(GEMM, at + 15 * US, at + 75 * US, launch=(thread, at + 5 * US, at + 8 * US))
         thread.range("aten::mm", at + 30 * US, at + 60 * US)
     assert counted(builder, tmp_path).partial == ""
+    trace = trace_of(builder, tmp_path)
+    kernels, calls = (
+        replace(t, correlation=np.where(t.correlation % 2, t.correlation, -1))
+        for t in (trace.kernels, trace.api_calls)
+    )
+    trace = replace(trace, kernels=kernels, api_calls=calls)
+    assert event_counts(trace, find_launches(trace), 1000)[0].partial == ""

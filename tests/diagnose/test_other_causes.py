@@ -178,9 +178,7 @@ def test_gpus_that_wait_for_each_other_are_not_launched_too_late(tmp_path: Path)
 @pytest.mark.parametrize(
     ("kernels", "pid", "gpu", "ranks"), [(1, 0, 1, 1), (2, 0, 1, 2), (1, 1, 0, 1), (1, 1, 1, 2)]
 )
-def test_a_gpu_that_hardly_works_is_no_rank(
-    kernels: int, pid: int, gpu: int, ranks: int, tmp_path: Path
-) -> None:
+def test_what_hardly_works_is_no_rank(kernels: int, pid: int, gpu: int, ranks: int, tmp_path: Path) -> None:
     """200 kernels of 10 us; on another GPU of the process, or by another on the same, 1 or 2 of 1 us: 0.5 %
     or 1 %. The only GPU of a process that no other uses is that of a rank, which waits or has crashed."""
     builder = TimelineBuilder()
