@@ -14,7 +14,7 @@ from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.traces.job_facts import JobFacts
 from tests.amount import tries
-from tests.analyzers.calls_of import calls_of_file
+from tests.analyzers.device_views import calls_of_file
 from tests.analyzers.planted_ranks import Clock, Job
 
 SECOND = 1_000_000_000

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.communication.calls import collective_calls
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
 from perfdoc.traces.job_facts import JobFacts
-from tests.analyzers.calls_of import calls_of
+from tests.analyzers.device_views import view_of
 from tests.analyzers.planted_ranks import KERNELS
-from tests.analyzers.tiny import ALL_REDUCE, GEMM, trace_of
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.events import NcclPayload
 from tests.captures.timeline import TimelineBuilder
 
@@ -39,7 +40,7 @@ def test_a_call_is_of_the_step_that_launched_it(
             ALL_REDUCE, 1000 + launched, 1001 + launched, stream=20, launch=(thread, launched, launched)
         )
     device.kernel(GEMM, 1290, 1400, launch=(thread, 290, 295))
-    (calls,) = calls_of(trace_of(builder, tmp_path))
+    calls = collective_calls(view_of(builder, tmp_path))
     assert calls.step.tolist() == steps
     # The window begins with what the first step launched, and ends with the last of the second.
     assert calls.in_window.tolist() == [False, True, True, True, True]
@@ -60,6 +61,6 @@ def test_the_other_side_of_a_send_is_a_rank_of_the_job(tmp_path: Path) -> None:
     thread.range("ncclRecv", 110, 120, domain="NCCL", payload=payload)
     thread.range("ncclGroupEnd", 130, 190, domain="NCCL")
     device.kernel(KERNELS["send_recv"], 1200, 1300, stream=20, launch=(thread, 140, 150))
-    (calls,) = calls_of(trace_of(builder, tmp_path), JobFacts(world_size=8))
+    calls = collective_calls(view_of(builder, tmp_path, JobFacts(world_size=8)))
     assert (calls.rank, calls.world_size, calls.peer.tolist()) == (4, 8, [6, 6])
     assert [g.ranks for g in calls.groups] == [(4, 6)]

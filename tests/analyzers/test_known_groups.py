@@ -9,9 +9,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdoc.analyzers.communication.calls import collective_calls
 from perfdoc.analyzers.communication.known_groups import CallGroup, GroupList
 from perfdoc.traces.kineto.read import read_kineto
-from tests.analyzers.calls_of import calls_of
+from tests.analyzers.device_views import views_of
 from tests.analyzers.tiny import ALL_REDUCE
 from tests.captures.events import Collective
 from tests.captures.kineto import write_kineto
@@ -27,7 +28,8 @@ def test_kernels_tell_the_size_of_their_groups(tmp_path: Path) -> None:
         collective = Collective(operation="allreduce", group_name=name, ranks=tuple(range(ranks)))
         device.kernel(ALL_REDUCE, 1000 * at, 1000 * at + 500, collective=collective)
     trace = read_kineto(write_kineto(builder.build(), tmp_path / "x.json", process.pid))
-    (calls,) = calls_of(replace(trace, groups=()))
+    (view,) = views_of(replace(trace, groups=()))
+    calls = collective_calls(view)
     assert [(g.name, g.size) for g in calls.groups] == [("a", 4), ("b", 2)]
     assert calls.group.tolist() == [0, 1, 0]
 

@@ -17,7 +17,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.matching.shifts import possible_shifts
 from perfdoc.traces.job_facts import JobFacts
-from tests.analyzers.calls_of import calls_of_file
+from tests.analyzers.device_views import calls_of_file
 from tests.analyzers.planted_ranks import KERNELS, Clock, Job
 from tests.captures.events import Collective
 from tests.captures.kineto import write_kineto

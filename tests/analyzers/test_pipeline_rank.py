@@ -10,7 +10,8 @@ import pytest
 from perfdoc.analyzers.pipeline.job import measure_pipeline
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.traces.job_facts import JobFacts
-from tests.analyzers.pipeline_ranks import pipeline_ranks, views_of_file
+from tests.analyzers.device_views import views_of_file
+from tests.analyzers.pipeline_ranks import pipeline_ranks
 from tests.analyzers.tiny import GEMM
 from tests.captures.events import Collective, NcclPayload
 from tests.captures.kineto import write_kineto

@@ -9,7 +9,7 @@ from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
 from perfdoc.traces.job_facts import JobFacts
-from tests.analyzers.calls_of import calls_of_file
+from tests.analyzers.device_views import calls_of_file
 from tests.analyzers.planted_ranks import KERNELS
 from tests.analyzers.test_matching import pairs
 from tests.captures.events import Collective, NcclPayload

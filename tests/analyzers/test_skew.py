@@ -12,7 +12,7 @@ from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.results.waits import SkewAnalysis
 from perfdoc.traces.job_facts import JobFacts
 from tests.amount import tries
-from tests.analyzers.calls_of import calls_of_file
+from tests.analyzers.device_views import calls_of_file
 from tests.analyzers.planted_ranks import Clock, Job, analyse_skew
 
 MS = 1_000_000

@@ -15,7 +15,7 @@ from perfdoc.profiling.marks import format_group_mark, format_rank_mark
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
 from perfdoc.results.waits import SkewAnalysis
 from perfdoc.traces.job_facts import JobFacts
-from tests.analyzers.calls_of import calls_of_file
+from tests.analyzers.device_views import calls_of_file
 from tests.analyzers.planted_ranks import analyse_skew
 from tests.captures.kineto import write_kineto
 from tests.captures.timeline import TimelineBuilder

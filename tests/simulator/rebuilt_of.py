@@ -10,16 +10,8 @@ import numpy as np
 
 from perfdoc.analyzers.clocks.alignment import align_clocks
 from perfdoc.analyzers.communication.calls import collective_calls
-from perfdoc.analyzers.communication.dimensions import attribute_dimensions
-from perfdoc.analyzers.device.activity import DIMENSIONS, device_activity
-from perfdoc.analyzers.device.cpu_rank import cpu_activity
-from perfdoc.analyzers.device.launches import find_launches
-from perfdoc.analyzers.device.range_names import find_known_ranges
-from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
-from perfdoc.analyzers.device.told_by_launch import told_by_launch
+from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.device.window import WindowRequest, find_window
-from perfdoc.analyzers.kernel_class.classify import classify_kernels
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.pipeline.rank import pipeline_rank
 from perfdoc.analyzers.pipeline.transfers import message_moments
@@ -28,42 +20,10 @@ from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay_job
-from perfdoc.traces import Trace
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
+from tests.analyzers.device_views import views_of
 from tests.planted.job import JobSpec, planted_job
-
-
-def views_of(trace: Trace, facts: JobFacts | None = None) -> list[DeviceView]:
-    """The view of every rank of a trace that did something, on a GPU or on the CPU; by rank or ordinal."""
-    marks = marked_ranks(trace)
-    trace = with_marked_ranks(trace, marks)
-    on_cpu = {process for process, mark in marks.items() if mark.device == "cpu"}
-    launches, known = find_launches(trace), find_known_ranges(trace)
-    kinds = told_by_launch(trace, classify_kernels(trace), launches)
-    views = []
-    for index, device in enumerate(trace.devices):
-        activity = device_activity(trace, index, kinds, launches)
-        if activity is not None:
-            activity = attribute_dimensions(trace, activity, known, launches, facts)
-        elif device.process in on_cpu:
-            found = cpu_activity(trace, index)
-            activity = found[0] if found is not None else None
-        if activity is not None:
-            window, step_ranges = find_window(trace, activity, WindowRequest(), known)
-            views.append(
-                DeviceView(
-                    trace=trace,
-                    activity=activity,
-                    window=window,
-                    step_ranges=step_ranges,
-                    kinds=kinds,
-                    launches=launches,
-                    known=known,
-                    facts=facts or JobFacts(),
-                )
-            )
-    return sorted(views, key=lambda v: (v.device.rank or 0, v.device.ordinal))
 
 
 def job_of(views: Sequence[DeviceView], facts: JobFacts) -> tuple[Replay, Rebuilt | None]:

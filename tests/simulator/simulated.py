@@ -21,7 +21,8 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import known_models
 from perfdoc.traces.load import read_trace
-from tests.simulator.rebuilt_of import job_of, views_of
+from tests.analyzers.device_views import views_of
+from tests.simulator.rebuilt_of import job_of
 
 DENSE = msgspec.structs.replace(known_models()["llama3-8b"], name="small", layers=8)
 MOE = msgspec.structs.replace(known_models()["mixtral-8x7b"], name="small-moe", layers=4)

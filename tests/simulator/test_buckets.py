@@ -16,9 +16,10 @@ from perfdoc.simulator.replay.edits.larger_buckets import rebucketed
 from perfdoc.simulator.replay.edits.rewiring import in_parts, is_transfer
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from tests.amount import some
+from tests.analyzers.device_views import views_of
 from tests.analyzers.tiny import trace_of
 from tests.captures.timeline import TimelineBuilder
-from tests.simulator.rebuilt_of import length, views_of
+from tests.simulator.rebuilt_of import length
 from tests.simulator.simulated import DENSE, MOE, replayed, simulated
 
 

@@ -19,10 +19,10 @@ from perfdoc.simulator.replay.edits.pipeline import without_recompute
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay
-from tests.analyzers.device_views import view_of
+from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import GEMM, trace_of
 from tests.captures.timeline import TimelineBuilder
-from tests.simulator.rebuilt_of import length, views_of
+from tests.simulator.rebuilt_of import length
 from tests.simulator.scaled import scaled_kernels
 from tests.simulator.simulated import replayed, simulated
 

@@ -21,7 +21,8 @@ from perfdoc.simulator.replay.proposals import proposals
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.load import read_trace
 from tests.amount import some
-from tests.simulator.rebuilt_of import job_of, length, views_of
+from tests.analyzers.device_views import views_of
+from tests.simulator.rebuilt_of import job_of, length
 from tests.simulator.scaled import scaled_communication, scaled_kernels
 from tests.simulator.simulated import DENSE, MOE, facts_of, replayed, simulated, written
 

@@ -24,13 +24,13 @@ from perfdoc.simulator.replay.edits.pipeline import without_recompute
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.traces.load import read_trace
 from tests.amount import some
-from tests.analyzers.device_views import view_of
+from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.events import NcclPayload
 from tests.captures.timeline import TimelineBuilder
 from tests.planted.job import KINDS, JobSpec
 from tests.planted.spec import Late
-from tests.simulator.rebuilt_of import after, as_dp, length, planted, views_of
+from tests.simulator.rebuilt_of import after, as_dp, length, planted
 from tests.simulator.scaled import scaled_communication, scaled_kernels
 
 US = 1_000

@@ -15,10 +15,11 @@ from perfdoc.simulator.replay.edits.pipeline import without_recompute
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
+from tests.analyzers.device_views import views_of
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, trace_of
 from tests.captures.events import NcclPayload
 from tests.captures.timeline import TimelineBuilder
-from tests.simulator.rebuilt_of import after, as_dp, job_of, length, views_of
+from tests.simulator.rebuilt_of import after, as_dp, job_of, length
 
 US = 1_000
 

@@ -22,8 +22,8 @@ from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import OF_TASK, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay, replay_and_keep
 from perfdoc.traces.load import read_trace
+from tests.analyzers.device_views import views_of
 from tests.planted.job import KINDS, planted_job
-from tests.simulator.rebuilt_of import views_of
 from tests.simulator.scaled import scaled_kernels
 from tests.simulator.test_gains import analysed
 

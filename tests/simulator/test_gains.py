@@ -21,9 +21,9 @@ from perfdoc.simulator.replay.unedited import KeptRank, replay, replay_and_keep
 from perfdoc.simulator.replay.whole import FreeLengths, as_unprofiled, free_lengths
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
+from tests.analyzers.device_views import views_of
 from tests.planted.job import KINDS, JobSpec, planted_job
 from tests.planted.spec import Late
-from tests.simulator.rebuilt_of import views_of
 from tests.simulator.test_predict import ledger
 from tests.simulator.test_replay_cpu import step as cpu_step
 

@@ -23,10 +23,10 @@ from perfdoc.simulator.replay.basis import Counted, collections_of, in_window, o
 from perfdoc.simulator.replay.rebuilt import rebuild_rank
 from perfdoc.simulator.replay.whole import free_lengths
 from perfdoc.traces.job_facts import JobFacts
+from tests.analyzers.device_views import views_of
 from tests.analyzers.tiny import trace_of
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
-from tests.simulator.rebuilt_of import views_of
 
 US = 1_000
 STEP_US, DATA_US, GC_US = 1_000, 100, 600

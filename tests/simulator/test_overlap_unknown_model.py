@@ -14,7 +14,8 @@ from perfdoc.simulator.replay.predict import predict
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
 from tests.amount import some
-from tests.simulator.rebuilt_of import job_of, views_of
+from tests.analyzers.device_views import views_of
+from tests.simulator.rebuilt_of import job_of
 from tests.simulator.simulated import facts_of, simulated, written
 
 

@@ -17,10 +17,10 @@ from perfdoc.simulator.replay.unedited import KeptRank, replay_and_keep
 from perfdoc.summaries.codec import check
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
+from tests.analyzers.device_views import views_of
 from tests.analyzers.tiny import GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.timeline import TimelineBuilder
-from tests.simulator.rebuilt_of import views_of
 from tests.simulator.test_gains import analysed, prediction
 
 US, MS = 1_000, 1_000_000

@@ -17,9 +17,10 @@ from perfdoc.simulator.replay.edits.host import without_host_time
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
 from perfdoc.traces.load import read_trace
+from tests.analyzers.device_views import views_of
 from tests.planted.job import KINDS, JobSpec, planted_job, planted_steps
 from tests.planted.spec import Late
-from tests.simulator.rebuilt_of import job_of, planted, views_of
+from tests.simulator.rebuilt_of import job_of, planted
 
 SOUND = replace(KINDS["dp4"], steps=4)
 

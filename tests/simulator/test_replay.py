@@ -16,10 +16,9 @@ from perfdoc.simulator.replay.rebuilt import rebuild_rank
 from perfdoc.simulator.replay.unedited import replay
 from perfdoc.traces.load import read_trace
 from tests.amount import some
-from tests.analyzers.device_views import view_of
+from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.timeline import TimelineBuilder
-from tests.simulator.rebuilt_of import views_of
 
 US = 1_000
 

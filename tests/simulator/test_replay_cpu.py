@@ -14,9 +14,10 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.run_facts import with_run_facts
+from tests.analyzers.device_views import views_of
 from tests.analyzers.tiny import trace_of
 from tests.captures.timeline import TimelineBuilder
-from tests.simulator.rebuilt_of import job_of, length, views_of
+from tests.simulator.rebuilt_of import job_of, length
 from tests.simulator.scaled import scaled_communication, scaled_kernels
 
 US = 1_000

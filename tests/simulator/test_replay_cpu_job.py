@@ -12,9 +12,10 @@ from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.edits.edit import with_durations
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.job_facts import JobFacts
+from tests.analyzers.device_views import views_of
 from tests.analyzers.tiny import trace_of
 from tests.captures.timeline import TimelineBuilder
-from tests.simulator.rebuilt_of import job_of, views_of
+from tests.simulator.rebuilt_of import job_of
 from tests.simulator.scaled import scaled_communication
 
 US = 1_000

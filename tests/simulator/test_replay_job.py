@@ -14,8 +14,9 @@ from perfdoc.simulator.engine.schedule import topological_order
 from perfdoc.simulator.replay.edits.edit import with_durations
 from perfdoc.traces.load import read_trace
 from tests.amount import some
+from tests.analyzers.device_views import views_of
 from tests.planted.job import KINDS, planted_job
-from tests.simulator.rebuilt_of import job_of, planted, views_of
+from tests.simulator.rebuilt_of import job_of, planted
 
 CLOCKS = tuple(
     Clock(session_start_ns=37_000_123 * (i % 3), utc_error_ns=20_000 * i, drift_ppb=drift)

@@ -23,7 +23,8 @@ from perfdoc.simulator.replay.unedited import replay
 from perfdoc.simulator.replay.whole import ASSUMED, basis_of, without_waits
 from perfdoc.traces.load import read_trace
 from tests.amount import some
-from tests.simulator.rebuilt_of import job_of, views_of
+from tests.analyzers.device_views import views_of
+from tests.simulator.rebuilt_of import job_of
 from tests.simulator.simulated import DENSE, facts_of, replayed, simulated, written
 
 
