@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Literal
 
 from perfdoc.knobs.reading.entry import Entry
@@ -13,27 +12,6 @@ from perfdoc.records import dataclass
 Severity = Literal["error", "warning", "note"]
 """`error`: refused, or lost without a word. `warning`: does nothing, or costs something. `note`: would be one
 of them unless a recipe outside the file says otherwise."""
-
-CODES: Mapping[str, str] = MappingProxyType(
-    {
-        "PL100": "unknown name (with --all)",
-        "PL101": "misspelt name",
-        "PL102": "name that has changed",
-        "PL103": "name in a place that does not read it",
-        "PL104": "setting that is going away",
-        "PL105": "setting that this framework does not have",
-        "PL201": "value of a wrong type or range",
-        "PL202": "value in a wrong unit",
-        "PL203": "value that is missing, or has no name",
-        "PL301": "settings that exclude or need one another",
-        "PL302": "setting without effect",
-        "PL303": "setting that costs something",
-        "PL304": "setting made twice",
-        "PL305": "setting that another one overwrites",
-        "PL306": "flags that no command takes",
-        "PL307": "script that goes on elsewhere",
-    }
-)
 
 
 @dataclass(frozen=True, kw_only=True)

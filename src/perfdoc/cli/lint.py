@@ -9,19 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from perfdoc.cli.messages import EXIT_FOUND, EXIT_INCONCLUSIVE, Debug, in_one_line, say
-
-DialectName = Literal[
-    "megatron_bridge",
-    "megatron_core",
-    "megatron_lm",
-    "nemo",
-    "verl",
-    "torchtitan",
-    "deepspeed",
-    "accelerate",
-    "env",
-    "perfdoc",
-]
+from perfdoc.knobs.knob import Dialect
 
 
 def lint(
@@ -34,7 +22,7 @@ def lint(
         ),
     ],
     dialect: Annotated[
-        DialectName | None, typer.Option(help="Framework whose names the file uses; detected if not given.")
+        Dialect | None, typer.Option(help="Framework whose names the file uses; detected if not given.")
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="List unknown names too.")] = False,
     inconclusive: Annotated[
