@@ -12,45 +12,11 @@ from perfdoc import kept
 from perfdoc.knobs.knob import DIALECTS, Dialect, Former, Knob, Spelling, Type, Value
 
 _FOLDER = Path(__file__).resolve().with_name("catalogue")
-TOPICS: Mapping[str, str] = MappingProxyType(
-    {
-        "parallel_mapping": "How ranks divide the model and the data",
-        "data_parallel": "Gradient reduction, parameter gathering, sharded optimizer, FSDP",
-        "nccl_buffers": "Communicators, registered buffers, switch reductions",
-        "tensor_overlap": "Overlap of tensor-parallel communication with GEMMs",
-        "pipeline_messages": "Pipeline messages and deferred work",
-        "experts": "Mixture of experts",
-        "precision": "Number formats",
-        "recompute_offload": "Recompute and offloading",
-        "host_graphs": "CUDA graphs, garbage collection, host work",
-        "kernels": "Fusions and attention",
-        "data_profiling": "Packing, data loading, profilers",
-        "reinforcement": "Reinforcement learning (verl): batches, workers, rollout",
-        "plain_pytorch": "torchtitan, DeepSpeed and Accelerate: sharding, offloading, compilation",
-        "environment": "Environment variables",
-        "commands": "Outside a configuration",
-        "model": "Facts of the model and the job that constraints read",
-    }
-)
+_NAMES = kept.table(_FOLDER / "names.yaml")
+TOPICS: Mapping[str, str] = MappingProxyType(_NAMES["topics"])
 """File of the catalogue → what it holds, in the order in which people are shown it."""
-
-SHORT_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "tp": "tensor_model_parallel_size",
-        "pp": "pipeline_model_parallel_size",
-        "vpp": "virtual_pipeline_model_parallel_size",
-        "cp": "context_parallel_size",
-        "ep": "expert_model_parallel_size",
-        "etp": "expert_tensor_parallel_size",
-        "dp": "data_parallel_size",
-        "sp": "sequence_parallel",
-        "mbs": "micro_batch_size",
-        "gbs": "global_batch_size",
-        "seq": "seq_length",
-    }
-)
+SHORT_NAMES: Mapping[str, str] = MappingProxyType(_NAMES["short_names"])
 """What people call them, also to any command."""
-
 ELSEWHERE = frozenset({"reinforcement", "plain_pytorch"})
 """Topics of settings that megatron-core and its trainers do not have."""
 

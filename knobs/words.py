@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cache
 from types import MappingProxyType
@@ -65,6 +65,8 @@ class Words:
     """By framework, without settings of a file."""
     sharding: frozenset[str]
     own: tuple[OwnSetting, ...]
+    terms: Mapping[str, Sequence[tuple[str, str]]]
+    """By vendor of the GPUs, and of frameworks."""
 
     def in_program(self, framework: str, knob: str, value: Value) -> str | None:
         """What to write for a value; None where there is nothing to write for it."""
@@ -86,6 +88,7 @@ def words() -> Words:
         programs=MappingProxyType(data["programs"]),
         sharding=frozenset(data["sharding"]),
         own=tuple(_own_setting(row) for row in data["own"]),
+        terms=MappingProxyType(data["terms"]),
     )
 
 

@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
+from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT, is_masked_softmax
+from perfdoc.kept import table
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.kernels import NO_UNFUSED_ATTENTION, UnfusedAttention, UnfusedPattern
@@ -30,35 +33,8 @@ _STAYS = 3
 tensors of 4 bytes an element, two in and one out; a fused one moves two of 2 bytes at least, one in, one
 out."""
 
-_ROLES = (
-    ("masked_fill", "k", r"\bmasked_fill_kernel\b"),
-    ("silu_backward", "I", r"\bsilu_backward_kernel\b"),
-    ("silu", "i", r"\bsilu_kernel\b"),
-    ("gelu_backward", "G", r"\bGeluBackwardCUDAKernelImpl\b"),
-    ("gelu", "g", r"\bGeluCUDAKernelImpl\b"),
-    ("tanh", "t", r"\btanh_kernel_cuda\b"),
-    ("rsqrt", "r", r"\brsqrt_kernel_cuda\b"),
-    ("pow", "p", r"\bpow_tensor_scalar_kernel_impl\b"),
-    ("exp", "e", r"\bexp_kernel_cuda\b"),
-    ("log", "l", r"\blog_kernel_cuda\b"),
-    ("neg", "n", r"\bneg_kernel_cuda\b"),
-    ("mean", "u", r"\bMeanOps\b"),
-    ("max", "x", r"\bMaxOps\b"),
-    ("sum", "S", r"\bsum_functor\b"),
-    ("log_softmax", "L", r"LogSoft[Mm]axForward"),
-    ("softmax", "s", r"\bcunn_Soft[Mm]axForward|\bsoftmax_warp_forward\b"),
-    ("nll_loss", "N", r"\bnll_loss_forward"),
-    ("dropout", "q", r"\bfused_dropout_kernel"),
-    ("concat", "c", r"\bCatArrayBatchedCopy"),
-    ("div", "d", r"\bDivFunctor\b|\bdiv_true_kernel_cuda\b"),
-    ("add", "a", r"\bCUDAFunctor(?:OnSelf|OnOther)?_add\b"),
-    ("mul", "m", r"\bMulFunctor\b"),
-    ("copy", "C", r"\bdirect_copy_kernel_cuda\b|\bbfloat16_copy_kernel_cuda\b|\bfloat16_copy_kernel_cuda\b"),
-    ("fill", "C", r"\bFillFunctor\b"),
-)
-"""What a kernel computes, its letter, and a pattern in its full name; the first that is found wins."""
-
-_ROLE = [(letter, pattern_of(pattern)) for _, letter, pattern in _ROLES]
+_TABLES = table(Path(__file__).resolve().with_name("fusion.yaml"))
+_ROLE = [(letter, pattern_of(pattern)) for letter, pattern in _TABLES["roles"]]
 OTHER, _STREAM_END = "o", "|"
 _PYTORCHS = pattern_of(r"\bat::native::|\bsoftmax_warp_")
 
@@ -66,47 +42,12 @@ _PYTORCHS = pattern_of(r"\bat::native::|\bsoftmax_warp_")
 @dataclass(frozen=True, kw_only=True)
 class _Pattern:
     name: str
-    knob: str | None
     sequences: tuple[str, ...]
+    knob: str | None = None
     note: str = ""
 
 
-_PATTERNS = (
-    _Pattern(
-        name="rms_norm_by_hand",
-        knob=None,
-        sequences=("[pm]uarmm?",),  # square, mean, + eps, 1 / sqrt, * x, * weight
-        note="no knob fuses it: use a fused norm, such as Transformer Engine's",
-    ),
-    _Pattern(
-        name="masked_softmax",
-        knob="masked_softmax_fusion",
-        sequences=("m?ks", "xaeSd"),  # scale, mask, softmax; or max, - max, exp, sum, divide
-        note="no effect with fused attention, which is better still (attention_backend)",
-    ),
-    _Pattern(
-        name="swiglu",
-        knob="bias_activation_fusion",
-        sequences=("im", "mmI"),  # silu(x) * y, and its gradient
-    ),
-    _Pattern(
-        name="bias_gelu",
-        knob="bias_activation_fusion",
-        sequences=("ag", "pmamtam"),  # bias, gelu; or the tanh form written out
-    ),
-    _Pattern(
-        name="rotary_embedding",
-        knob="apply_rope_fusion",
-        sequences=("nc[mo]{0,2}ma",),  # (-x2, x1) put together, * sin, + x * cos
-    ),
-    _Pattern(name="bias_dropout_add", knob="bias_dropout_fusion", sequences=("a?qa",)),
-    _Pattern(
-        name="cross_entropy",
-        knob="cross_entropy_loss_fusion",
-        # log-softmax and its pick; or max, - max, (the target's logit), exp, sum, log over a vocabulary.
-        sequences=("LN", "xo{0,2}a[oamdk]{0,12}eSo{0,3}l"),
-    ),
-)
+_PATTERNS = msgspec.convert(_TABLES["patterns"], tuple[_Pattern, ...])
 
 
 def find_unfused(

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
+from perfdoc.kept import table
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 
@@ -61,46 +63,10 @@ class Meaning:
 
 NOTHING = Meaning()
 
-_WORDS = {
-    "core": (
-        r"core attention|(?:scaled )?dot product (?:\w+ )?attention|(?:attention|attn) scores?|sdpa"
-        r"|flash (?:attention|attn)(?: func)?|(?:fused )?attn func\w*|nvte fused attn"
-    ),
-    "attention": (
-        "(?:self |cross |multi ?head |linear )?(?:attention|attn)|mha|gqa|mla|qkv|[qkvo] proj"
-        "|linear (?:qkv|proj)|out proj|adjust key value|linear (?:for|back)ward proj"
-        r"|rotary(?: pos)?(?: emb\w*)?|rope|gated delta \w+"
-    ),
-    "moe_router": "(?:moe |top ?k )?router|routing|moe gate",
-    "moe_dispatch": (
-        r"(?:moe|tokens?|expert) (?:dispatch\w*|combine|(?:un)?permut\w+)|dispatch preprocess"
-        "|combine postprocess"
-    ),
-    "moe_experts": "(?:shared |routed |grouped )?experts?|grouped (?:mlp|linear|gemm)",
-    "moe": "moe(?: layer| block| mlp)?|sparse moe block|mixture of experts",
-    "mlp": "mlp|ffn|feed forward|(?:gate|up|down) proj|(?:linear )?fc[12]|swi ?glu|geglu",
-    "norm": (
-        "(?:layer|rms|batch|group|weight) ?norm"
-        r"|(?<!\bgrad )(?<!\baten )(?<!\bvector )(?<!\bclip )(?<!\blp )norm|ln(?: ?[f12])?"
-    ),
-    "embedding": "(?:position |pos )?embeddings?(?: bag)?|embed(?: tokens)?|w[tp]e",
-    "output_layer": r"lm head|output layer|logits?|unembed\w*|output projection|vocab proj",
-    "loss": (
-        r"cross entropy(?: loss)?|binary cross entropy\w*|nll loss\w*|log softmax"
-        "|(?:compute |calc |lm )?loss(?: (?:func|fn|function))?(?! (?:backward|scal))"
-    ),
-    "optimizer": r"optimi[sz]er|optim|adam\w*|clip grad\w*|grad(?:ient)? (?:norm|clip\w*)|zero grad|unscale",
-    "data": r"data ?load(?:er|ing)?\w*|(?:get|load|next|copy|wait for) batch\w*|batch generator|perfdoc data",
-    "communication": (
-        r"all reduce\w*|reduce scatter\w*|all gather\w*|all to all\w*|p2p communication"
-        r"|(?:send|recv) (?:for|back)ward\w*|perfdoc comm|(?:column|row) parallel comm|nccl"
-    ),
-    "other": r"checkpoint (?:save|load)|garbage collect\w*|perfdoc (?:gc|checkpoint)",
-}
-"""Part and the words that mean it, as patterns on words with one space between. Of two that begin at the
-same word the first listed wins; of all that are found the last, since names go from outer to inner."""
-
-_ANY = pattern_of(r"\b(?:" + "|".join(f"(?P<{part}>{words})" for part, words in _WORDS.items()) + r")\b")
+_WORDS = table(Path(__file__).resolve().with_name("part_names.yaml"))
+_ANY = pattern_of(
+    r"\b(?:" + "|".join(f"(?P<{part}>{'|'.join(words)})" for part, words in _WORDS.items()) + r")\b"
+)
 
 _FORWARD = pattern_of(r"(?<!feed )(?<!straight )\b(?:forward|fwd|fprop)\b(?! hook)")
 _BACKWARD = pattern_of(r"\b(?:backward\d*|bwd|bprop|dgrad|wgrad|evaluate function)\b")

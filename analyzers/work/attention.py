@@ -13,10 +13,14 @@ work is unknown.
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from perfdoc.analyzers.work.inputs import Inputs, Tensor
 from perfdoc.analyzers.work.operator_work import Formula, OperatorWork, bytes_of, sized, total_bytes
+from perfdoc.kept import table
 from perfdoc.records import dataclass
 
 
@@ -145,52 +149,7 @@ def _packed_sizes(x: Inputs, s: Signature, q: Tensor, k: Tensor) -> tuple[int, i
     return sequences, heads, longest[0], longest[1]
 
 
-_PACKED = partial(Signature, lengths=(4, 5), longest=(6, 7))
-_BACKWARD = partial(Signature, lengths=(6, 7), longest=(8, 9), backward=True)
-_CUDNN_BACKWARD = Signature("bhsd", 14, "top", bias=8, lengths=(9, 10), longest=(11, 12), backward=True)
-_AITER_BACKWARD = Signature("bshd", 8, "bottom", windows=(9, 10), backward=True)
-_PLAIN = Signature("bshd", 5, "bottom", windows=(6, 7))
-_THIRD = Signature(
-    "bshd", 24, "bottom", lengths=(7, 8), longest=(12, 13), windows=(25, 26), unknown=(3, 11, 14)
+_SIGNATURES = msgspec.convert(
+    table(Path(__file__).resolve().with_name("attention.yaml")), dict[str, Signature]
 )
-_SIGNATURES: dict[str, Signature] = {
-    "aten::scaled_dot_product_attention": Signature("bhsd", 5, "top", bias=3),
-    "aten::_scaled_dot_product_flash_attention": Signature("bhsd", 4, "bottom"),
-    "aten::_scaled_dot_product_efficient_attention": Signature("bhsd", 6, "top", bias=3),
-    "aten::_scaled_dot_product_cudnn_attention": Signature("bhsd", 6, "top", bias=3),
-    "aten::_flash_attention_forward": Signature(
-        "bshd", 8, "bottom", lengths=(3, 4), longest=(5, 6), windows=(11, 12), unknown=(13,)
-    ),
-    "aten::_efficient_attention_forward": _PACKED(
-        "bshd", 9, "top", mask_types=True, bias=3, windows=(13,), unknown=(12,)
-    ),
-    "aten::_cudnn_attention_forward": _PACKED("bhsd", 10, "top", bias=3),
-    "aten::_scaled_dot_product_flash_attention_backward": _BACKWARD("bhsd", 11, "bottom"),
-    "aten::_flash_attention_backward": _BACKWARD("bshd", 11, "bottom", windows=(15, 16)),
-    "aten::_scaled_dot_product_efficient_attention_backward": Signature(
-        "bhsd", 11, "top", bias=4, backward=True
-    ),
-    "aten::_efficient_attention_backward": _BACKWARD(
-        "bshd", 14, "top", mask_types=True, bias=4, windows=(18,)
-    ),
-    "aten::_scaled_dot_product_cudnn_attention_backward": _CUDNN_BACKWARD,
-    "aten::_cudnn_attention_backward": _CUDNN_BACKWARD,
-    "xformers_flash::flash_fwd": Signature(
-        "bshd", 10, "bottom", lengths=(3, 4), longest=(6, 7), windows=(11, 12), unknown=(5,)
-    ),
-    **dict.fromkeys(("flash_attn::_flash_attn_forward", "aiter::mha_fwd", "aiter::fmha_v3_fwd"), _PLAIN),
-    "flash_attn::_flash_attn_backward": Signature("bshd", 11, "bottom", windows=(12, 13), backward=True),
-    **dict.fromkeys(("aiter::mha_bwd", "aiter::fmha_v3_bwd"), _AITER_BACKWARD),
-    "flash_attn::_flash_attn_varlen_forward": Signature(
-        "bshd", 9, "bottom", lengths=(3, 4), longest=(5, 6), windows=(10, 11)
-    ),
-    "flash_attn::_flash_attn_varlen_backward": Signature(
-        "bshd", 15, "bottom", lengths=(9, 10), longest=(11, 12), windows=(16, 17), backward=True
-    ),
-    **dict.fromkeys(("flash_attn_3::fwd", "_vllm_fa3_C::fwd"), _THIRD),
-}
-"""Positions as in the schemas of PyTorch 2.1 to 2.9 (native_functions.yaml), flash-attn 2.7, 2.8 and 3, and
-aiter 0.1."""
-
-
 FORMULAS: dict[str, Formula] = {name: partial(attention_work, s=s) for name, s in _SIGNATURES.items()}

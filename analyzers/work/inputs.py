@@ -7,13 +7,13 @@ no tensor or has no width: a formula then knows less, and never fails.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import cached_property
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 
+from perfdoc.kept import table
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 
@@ -23,36 +23,8 @@ MAX_ELEMENTS = 1 << 48
 """Of one tensor: more than any memory holds."""
 MAX_AXES = 16
 
-WIDTHS: Mapping[str, tuple[str, int]] = MappingProxyType(
-    {
-        "double": ("fp64", 8),
-        "float": ("fp32", 4),
-        "half": ("fp16", 2),
-        "bfloat16": ("bf16", 2),
-        "float8_e4m3fn": ("fp8", 1),
-        "float8_e4m3fnuz": ("fp8", 1),
-        "float8_e5m2": ("fp8", 1),
-        "float8_e5m2fnuz": ("fp8", 1),
-        "float8_e8m0fnu": ("fp8", 1),
-        "signed char": ("int8", 1),
-        "char": ("int8", 1),
-        "unsigned char": ("int8", 1),
-        "bool": ("unknown", 1),
-        "short": ("unknown", 2),
-        "short int": ("unknown", 2),
-        "unsigned short": ("unknown", 2),
-        "int": ("unknown", 4),
-        "unsigned int": ("unknown", 4),
-        "long": ("unknown", 8),
-        "long int": ("unknown", 8),
-        "long long": ("unknown", 8),
-        "unsigned long": ("unknown", 8),
-        "__int64": ("unknown", 8),
-        "complex<float>": ("unknown", 8),
-        "complex<double>": ("unknown", 16),
-    }
-)
-"""Arithmetic and bytes by element type, as C++ spells it, namespaces and capitals aside."""
+_TYPES = table(Path(__file__).resolve().with_name("element_types.yaml"))
+"""(arithmetic, bytes) by element type, as C++ spells it."""
 _NO_TENSOR = frozenset({"", "scalar", "scalarlist", "tensorlist", "genericlist", "device", "none"})
 _INTEGER = pattern_of(r"-?\d{1,18}")
 
@@ -217,7 +189,8 @@ def _element_type(spelled: str | None) -> tuple[tuple[str, int | None], bool]:
         return ("unknown", None), False
     key = spelled.lower().replace("c10::", "").replace("torch.", "").replace("at::", "").strip()
     key = {"float32": "float", "float64": "double", "float16": "half", "int64": "long"}.get(key, key)
-    return WIDTHS.get(key, ("unknown", None)), key in _NO_TENSOR
+    arithmetic, width = _TYPES.get(key, ("unknown", None))
+    return (arithmetic, width), key in _NO_TENSOR
 
 
 def _distinct(shape: Shape, strides: Any) -> int:

@@ -8,27 +8,10 @@ from types import MappingProxyType
 from perfdoc.kept import table
 from perfdoc.records import dataclass
 
-TOPICS: Mapping[str, str] = MappingProxyType(
-    {
-        "comm_overlap": "Communication beside compute",
-        "comm_dtype": "Number formats of communication",
-        "network": "Network and topology",
-        "scale": "Many GPUs",
-        "parallel_mapping": "How ranks divide the model and the data",
-        "pipeline": "Pipeline parallelism",
-        "moe": "Mixture of experts",
-        "long_sequence": "Long sequences",
-        "host_overhead": "The host",
-        "low_precision": "Low precision",
-        "fusion": "Fusions and attention",
-        "memory": "Memory",
-        "packing": "Packing and padding",
-        "clock": "Clocks",
-        "profiling": "Profiling",
-        "capture": "Quality of the capture",
-    }
-)
-"""Topic → its heading, in the order in which pages show them; each is a file of entries."""
+_FOLDER = Path(__file__).resolve().parent
+_NAMES = table(_FOLDER / "names.yaml")
+TOPICS: Mapping[str, str] = MappingProxyType(_NAMES["topics"])
+"""Topic → its heading, in the order in which pages show them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,22 +38,10 @@ class Entry:
         return f"In part: {self.lacks}" if self.lacks else ""
 
 
-GUIDES = {
-    "Megatron-Bridge guide": "Megatron-Bridge, performance tuning guide",
-    "NeMo guide": "NeMo Framework, performance tuning guide",
-    "LLM training guide": "Megatron-Bridge, performance tuning guide for LLM training (an abridged form)",
-    "Megatron-LM guide": "Megatron-LM, system optimizations",
-    "megatron-core notes": "notes on megatron-core's performance options",
-    "definitions": "perfdoc's own definitions (docs/ledger.md)",
-}
-
-
 def title_of(source: str) -> str:
     """The title behind one of `Meta.sources`; any other source as it is."""
-    return GUIDES.get(source, source)
-
-
-_FOLDER = Path(__file__).resolve().parent
+    title: str = _NAMES["guides"].get(source, source)
+    return title
 
 
 @cache

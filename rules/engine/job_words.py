@@ -7,10 +7,9 @@ nothing: what it does stands there instead; where the framework is not known, wi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from types import MappingProxyType
 
 from perfdoc.analyzers.device.frameworks import NOTHING_SHOWN, Program
 from perfdoc.knobs.configuration import Configuration
@@ -51,7 +50,7 @@ def in_words_of(
         seen += ["DeepSpeed's file"] if "deepspeed" in program.marks else ["FSDP"] if sharded else []
         own = {"pytorch": [*_own_ways(configuration), *seen, "pytorch"], "vllm": ["vllm", "pytorch"]}
         predictions = [replace(p, change=_renamed(p, own.get(framework, []))) for p in predictions]
-    if terms := (*_VENDORS.get(program.vendor, ()), *(_NO_PYTHON if program.has_no_python else ())):
+    if terms := (*words().terms.get(program.vendor, ()), *(_NO_PYTHON if program.has_no_python else ())):
         predictions = [replace(p, change=_in_terms(p.change, terms)) for p in predictions]
     return replace(gains, analysis=replace(gains.analysis, predictions=predictions))
 
@@ -98,42 +97,6 @@ _NOT_MEGATRONS = frozenset({"record_shapes", "record_memory_history", "profile_m
 """PyTorch's names."""
 
 
-_VENDORS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
-    {
-        "amd": (
-            ("CUDA graph", "HIP graph"),
-            ("CUDA call", "HIP call"),
-            ("tensor cores", "matrix cores"),
-            ("nvidia-smi topo -m", "rocm-smi --showtopo"),
-        ),
-        "intel": (
-            ("CUDA graph", "captured graph"),
-            ("a CUDA call", "a call to the device"),
-            ("tensor cores", "matrix units"),
-            ("torch.cuda.", "torch.xpu."),
-            ("device_type='cuda'", "device_type='xpu'"),
-            ("nvidia-smi topo -m", "xpu-smi topology -m"),
-        ),
-        "other": (
-            ("torch.cuda.CUDAGraph", "the graphs of this PyTorch build"),
-            ("CUDA graph", "captured graph"),
-            ("a CUDA call", "a call to the device"),
-        ),
-    }
-)
-"""Words that another vendor's users have for the same thing."""
-_PADDLE = (
-    ("`DataLoader(..., num_workers=4, pin_memory=True)`", "`paddle.io.DataLoader(..., num_workers=4)`"),
-    (" pin_memory=True, if it is not set: the copy to the device then does not wait.", ""),
-    (" (pin_memory=True)", " (Tensor.pin_memory())"),
-    ("non_blocking=True", "blocking=False"),
-    ("torch.cuda.synchronize() and event.synchronize()", "paddle.device.synchronize()"),
-    (" (torch.compile, Liger, Transformer Engine)", " (paddle.incubate.nn.functional)"),
-    ("torch.compile", "paddle.jit.to_static"),
-)
-"""The same for users of PaddlePaddle, whatever their GPUs."""
-
-
 _NO_PYTHON = ((": .item, blocking .to, synchronize", ""),)
 """Of a program of no framework."""
 _HOLES = pattern_of(r"(\()(?:, )+|(?:, )+(\))| \(\)|(?<=,)(?: ,)+")
@@ -150,15 +113,15 @@ def fitted(case: Case, meta: Meta, verdict: Verdict) -> Verdict:
     def said(text: str) -> str:
         for one in broken:
             text = text.replace(one.words, one.instead)
-        text = _in_terms(text, _VENDORS.get(case.program.vendor, ()))
-        text = _in_terms(text, _PADDLE if "paddle" in case.program.marks else ())
+        text = _in_terms(text, words().terms.get(case.program.vendor, ()))
+        text = _in_terms(text, words().terms["paddle"] if "paddle" in case.program.marks else ())
         return " ".join(_HOLES.sub(lambda hole: hole[1] or hole[2] or "", text).split())
 
     texts = ("reason", "remedy", "otherwise", "action", "verify", "false_alarm")
     fits = replace(verdict, **{name: said(getattr(verdict, name)) for name in texts})  # type: ignore[arg-type]
     if broken and verdict.remedy and not (fits.remedy or fits.advice):
-        words = " and ".join(dict.fromkeys(one.of.words for one in broken))
-        return passes(verdict.evidence, f"what would help takes {words}")
+        needed = " and ".join(dict.fromkeys(one.of.words for one in broken))
+        return passes(verdict.evidence, f"what would help takes {needed}")
     return fits
 
 

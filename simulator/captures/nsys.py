@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdoc import kept
 from perfdoc.profiling.whole_file import whole_file
 from perfdoc.records import dataclass
 
@@ -50,47 +51,6 @@ class Clock:
 Columns: TypeAlias = Mapping[str, NDArray[Any] | Sequence[Any] | int]
 """Columns of equal length; a value that is no sequence or array (an int, a string) fills its column."""
 
-_ON_DEVICE = "start! end! deviceId! contextId! greenContextId streamId! correlationId globalPid "
-_NAME_VALUE = "name:t! value:t"
-_COLUMNS = {
-    "StringIds": "id* value:t!",
-    "CUPTI_ACTIVITY_KIND_KERNEL": _ON_DEVICE
-    + "demangledName! shortName! mangledName launchType cacheConfig registersPerThread! gridX! gridY! gridZ! "
-    "blockX! blockY! blockZ! staticSharedMemory! dynamicSharedMemory! localMemoryPerThread! "
-    "localMemoryTotal! gridId! sharedMemoryExecuted graphNodeId sharedMemoryLimitConfig qmdBulkReleaseDone "
-    "qmdPreexitDone qmdLastCtaDone graphId clusterX clusterY clusterZ clusterSchedulingPolicy "
-    "maxPotentialClusterSize maxActiveClusters sharedMemoryRequestedPercentage tensorSizeMinusOneElements:t!",
-    "CUPTI_ACTIVITY_KIND_MEMCPY": _ON_DEVICE
-    + "bytes! copyKind! deprecatedSrcId srcKind dstKind srcDeviceId srcContextId dstDeviceId dstContextId "
-    "migrationCause graphNodeId virtualAddress copyCount",
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": _ON_DEVICE + "deprecatedSyncType syncType! eventId! eventSyncId",
-    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": "timestamp deviceId! contextId! greenContextId streamId! correlationId "
-    "globalPid eventId! eventSyncId",
-    "CUPTI_ACTIVITY_KIND_RUNTIME": "start! end! eventClass! globalTid correlationId nameId! returnValue! "
-    "callchainId",
-    "NVTX_EVENTS": "start! end eventType! rangeId category color text:t globalTid endGlobalTid textId "
-    "domainId uint64Value int64Value doubleValue:d uint32Value int32Value floatValue:d jsonTextId jsonText:t "
-    "binaryData:t",
-    "TARGET_INFO_GPU": "vmId! id! name:t busLocation:t isDiscrete l2CacheSize totalMemory memoryBandwidth "
-    "clockRate smCount pwGpuId uuid:t luid chipName:t cuDevice ctxswDevPath:t ctrlDevPath:t revision "
-    "nodeMask constantMemory maxIPC maxRegistersPerBlock maxShmemPerBlock maxShmemPerBlockOptin "
-    "maxShmemPerSm maxRegistersPerSm threadsPerWarp asyncEngines maxWarpsPerSm maxBlocksPerSm "
-    "maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ maxGridDimX maxGridDimY maxGridDimZ "
-    "computeMajor computeMinor smMajor smMinor",
-    "TARGET_INFO_CUDA_DEVICE": "gpuId cudaId! pid! uuid:t numMultiprocessors",
-    "TARGET_INFO_CUDA_CONTEXT_INFO": "nullStreamId! hwId! vmId! processId! deviceId! contextId! "
-    "parentContextId isGreenContext numMultiprocessors numTpcs tpcMask:t workqueueResourceId "
-    "workqueueConcurrencyLimit workqueueSharingScope",
-    "TARGET_INFO_CUDA_STREAM": "streamId! hwId! vmId! processId! contextId! priority! flag!",
-    "TARGET_INFO_SESSION_START_TIME": "utcEpochNs utcTime:t localTime:t systemClockNs",
-    "PROCESSES": "globalPid pid name:t",
-    "ThreadNames": "nameId! priority globalTid",
-    "ANALYSIS_DETAILS": "globalVid! duration! startTime! stopTime!",
-    "META_DATA_CAPTURE": _NAME_VALUE,
-    "META_DATA_EXPORT": _NAME_VALUE,
-}
-"""The columns of a table: `name[:t text or :d real][! not null or * primary key]`."""
-
 
 def column_sql(name: str, kind: str, mark: str) -> str:
     """A column's definition in SQLite, which knows only INTEGER, TEXT and REAL."""
@@ -101,7 +61,7 @@ def column_sql(name: str, kind: str, mark: str) -> str:
 _COLUMN = re.compile(r"(\w+)(?::(\w))?([*!]?)")
 TABLES: Mapping[str, Sequence[str]] = {
     table: [column_sql(*match.groups(default="")) for match in _COLUMN.finditer(columns)]
-    for table, columns in _COLUMNS.items()
+    for table, columns in kept.table(Path(__file__).resolve().with_name("nsys.yaml")).items()
 }
 """The tables that are written here: their columns' definitions."""
 
