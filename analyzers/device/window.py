@@ -261,10 +261,10 @@ def _first(activity: Activity, step: I64, steps: int) -> I64:
     of, start, end = step[rows], activity.start_ns[rows], activity.end_ns[rows]
     _, stream = distinct(activity.stream[rows])
     computes = np.bincount(stream, np.where(activity.is_compute[rows], end - start, 0))
-    main = activity.is_compute[rows] & (stream == computes.argmax())
+    main = stream == computes.argmax()  # all in turn, though kernels may begin before the last has ended
     done = np.zeros(steps + 1, np.int64)
     np.maximum.at(done, of[main] + 1, end[main])
-    in_turn = start >= np.maximum.accumulate(done)[of]
+    in_turn = main | (start >= np.maximum.accumulate(done)[of])
     found = np.full((2, steps), _NEVER, np.int64)
     for first, some in zip(found, (in_turn, ~in_turn), strict=True):
         np.minimum.at(first, of[some], start[some])

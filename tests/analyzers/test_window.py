@@ -379,9 +379,11 @@ def test_work_of_a_later_step_that_ran_earlier_starts_this_one(tmp_path: Path) -
     assert window.start_ns == 1050
 
 
-def test_what_a_host_far_ahead_copies_on_another_stream_begins_no_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("over_ns", [0, 800])
+def test_what_a_host_far_ahead_copies_on_another_stream_begins_no_step(over_ns: int, tmp_path: Path) -> None:
     """The host launches 3 steps within 300 us, each a copy of its batch on stream 9, which runs at once, and
-    a kernel of 1 ms on stream 7: steps of 1 ms, not of 100 us and a last one of 2.8 ms."""
+    a kernel of 1 ms on stream 7, which may begin before the one before it has ended (programmatic dependent
+    launch): steps of 1 ms, not of 100 us and a last one of 2.8 ms."""
     builder = TimelineBuilder()
     process = builder.process()
     thread, device = process.thread(), process.device()
@@ -390,10 +392,10 @@ def test_what_a_host_far_ahead_copies_on_another_stream_begins_no_step(tmp_path:
         thread.range(f"step {i}", at, at + 90_000)
         device.copy("host_to_device", 64, at + 3_000, at + 5_000, stream=9, launch=(thread, at, at + 1))
         begin = 5_000 + 1_000_000 * i
-        device.kernel(GEMM, begin, begin + 1_000_000, stream=7, launch=(thread, at + 10, at + 20))
+        device.kernel(GEMM, begin, begin + 1_000_000 + over_ns, stream=7, launch=(thread, at + 10, at + 20))
     trace = trace_of(builder, tmp_path)
     window = window_of(trace, activity_of(trace), AUTO)
-    assert steps_of(window) == [(3_000, 1_005_000), (1_005_000, 2_005_000), (2_005_000, 3_005_000)]
+    assert steps_of(window) == [(3_000, 1_005_000), (1_005_000, 2_005_000), (2_005_000, 3_005_000 + over_ns)]
 
 
 def test_marks_are_no_steps(tmp_path: Path) -> None:
