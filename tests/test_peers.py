@@ -10,7 +10,7 @@ from typing import Any
 
 from perfdoc.traces.load import read_trace
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import Timeline, TimelineBuilder
+from tests.captures.timeline import Timeline, one_gpu
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
@@ -28,9 +28,7 @@ def laid() -> Timeline:
 
     compute [100, 200), [380, 400); all-reduce [150, 250), [240, 260); copy [270, 290).
     """
-    builder = TimelineBuilder()
-    process = builder.process(pid=7, rank=0)
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu(pid=7, rank=0)
     thread.range("step 0", 0, 300 * US)
     thread.range("step 1", 300 * US, 410 * US)
     device.kernel(GEMM, 100 * US, 200 * US, launch=(thread, 10 * US, 11 * US))

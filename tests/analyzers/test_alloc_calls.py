@@ -5,7 +5,7 @@ from pathlib import Path
 from perfdoc.analyzers.host.activity import host_activity
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 
 US = 1000
 
@@ -14,9 +14,7 @@ def test_only_calls_inside_steps_count_where_there_are_steps(tmp_path: Path) -> 
     # Three steps of 100 us, each with a kernel that starts at 50 and is launched at 40. Allocations: one
     # before the steps, two in the first (one of them inside the other), one between, none in the last.
     # In the first step the device has run nothing yet; in the second [160, 162) falls into its idle time.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.api("cudaMalloc", 1 * US, 9 * US)
     for i in range(3):
         at = (10 + 100 * i) * US
@@ -39,9 +37,7 @@ def test_only_calls_inside_steps_count_where_there_are_steps(tmp_path: Path) -> 
 
 def test_allocations_in_a_streams_order_are_counted_apart(tmp_path: Path) -> None:
     # [110, 120) and [130, 135) of the gap [100, 150) by a stream's order, [140, 142) by the device's.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 100, launch=(thread, 0, 0))
     thread.api("cudaMallocAsync_v11020", 110, 120)
     thread.api("cudaFreeAsync", 130, 135)

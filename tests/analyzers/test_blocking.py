@@ -16,7 +16,7 @@ from tests.captures.events import Collective
 from tests.captures.kineto import write_kineto
 from tests.captures.nsys_schemas import ExportOptions
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 
 def since(trace: Trace) -> list[int] | None:
@@ -31,9 +31,7 @@ def waited(*, event: int | None = None) -> TimelineBuilder:
     when its stream is free, and starts at 3000. All-reduce B [3000, 4000) is exposed from 3400 on, and the
     next gemm, launched at 3900 without a wait, is not held up by it.
     """
-    builder = TimelineBuilder()
-    process = builder.process(rank=0)
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu(rank=0)
     facts = Collective(operation="allreduce", ranks=(0, 1))
     device.kernel(GEMM, 1000, 2000, launch=(thread, 0, 10))
     device.kernel(ALL_REDUCE, 1500, 3000, stream=20, launch=(thread, 100, 110), collective=facts)
@@ -74,9 +72,7 @@ def test_without_event_rows_nothing_is_claimed(tmp_path: Path) -> None:
 
 def test_compute_that_was_launched_late_waited_only_from_then_on(tmp_path: Path) -> None:
     # The wait is queued early, the gemm behind it at 2600: up to then there was nothing to hold up.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(ALL_REDUCE, 1000, 3000, stream=20, launch=(thread, 0, 10))
     record = device.record_event(20, launch=(thread, 20, 25))
     device.wait_event(7, record, launch=(thread, 30, 35))
@@ -115,9 +111,7 @@ def test_a_wait_for_compute_blocks_on_no_communication(tmp_path: Path) -> None:
 
 def test_edges_go_on_through_a_stream_that_runs_nothing(tmp_path: Path) -> None:
     # 20 -> 14 -> 7: stream 14 has no activity of its own.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(ALL_REDUCE, 1000, 3000, stream=20, launch=(thread, 0, 10))
     device.wait_event(14, device.record_event(20, launch=(thread, 20, 22)), launch=(thread, 24, 26))
     device.wait_event(7, device.record_event(14, launch=(thread, 30, 32)), launch=(thread, 34, 36))
@@ -127,9 +121,7 @@ def test_edges_go_on_through_a_stream_that_runs_nothing(tmp_path: Path) -> None:
 
 def test_who_starts_before_the_end_has_not_waited(tmp_path: Path) -> None:
     # Recorded and awaited, and still the gemm runs from 1500 on: what it waited for was something else.
-    builder = TimelineBuilder()
-    process = builder.process(rank=0)
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu(rank=0)
     device.kernel(ALL_REDUCE, 1000, 2000, stream=20, launch=(thread, 0, 10))
     record = device.record_event(20, launch=(thread, 20, 25))
     device.wait_event(7, record, launch=(thread, 30, 35))
@@ -139,9 +131,7 @@ def test_who_starts_before_the_end_has_not_waited(tmp_path: Path) -> None:
 
 def test_a_record_with_nothing_before_it_awaits_nothing(tmp_path: Path) -> None:
     # Stream 20 had run nothing when the event was recorded; what runs first, on stream 21, is not meant.
-    builder = TimelineBuilder()
-    process = builder.process(rank=0)
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu(rank=0)
     device.kernel(ALL_REDUCE, 1000, 2000, stream=21, launch=(thread, 0, 10))
     record = device.record_event(20, launch=(thread, 20, 25))
     device.wait_event(7, record, launch=(thread, 30, 35))
@@ -169,9 +159,7 @@ def test_an_edge_of_one_gpu_proves_nothing_on_another(tmp_path: Path) -> None:
 
 def test_what_is_queued_before_the_awaited_one_is_awaited_too(tmp_path: Path) -> None:
     # One record after two all-reduces [500, 2000) and [2000, 3000); the gemm has been ready since 60.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(ALL_REDUCE, 500, 2000, stream=20, launch=(thread, 0, 5))
     device.kernel(ALL_REDUCE, 2000, 3000, stream=20, launch=(thread, 10, 15))
     device.wait_event(7, device.record_event(20, launch=(thread, 20, 22)), launch=(thread, 24, 26))

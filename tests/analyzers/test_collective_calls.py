@@ -13,7 +13,7 @@ from tests.analyzers.device_views import view_of
 from tests.analyzers.planted_ranks import KERNELS
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.events import NcclPayload
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,7 @@ def test_a_call_is_of_the_step_that_launched_it(
 ) -> None:
     """Step ranges [100, 200) and [200, 300) on the host; the device is 1000 behind. One call is launched
     before them, and one after them that runs while the device is still busy with the last step."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for start, name in zip((100, 200), names, strict=True):
         thread.range(name, start, start + 100)
     for launched in (50, 100, 199, 200, 310):
@@ -49,9 +47,7 @@ def test_a_call_is_of_the_step_that_launched_it(
 def test_the_other_side_of_a_send_is_a_rank_of_the_job(tmp_path: Path) -> None:
     """NCCL counts ranks within the communicator, whose members a mark of the trainer lists: 1 is rank 6. That
     holds for a call by itself, and for a receive in a group."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.mark(format_rank_mark(4, 8, "cuda"), 1)
     thread.mark(format_group_mark("PIPELINE_MODEL_PARALLEL_GROUP", (4, 6), 0xA, name="1"), 2)
     payload = NcclPayload(communicator=0xA, bytes=64, peer=1)

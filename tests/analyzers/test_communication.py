@@ -18,7 +18,7 @@ from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
 from tests.captures.events import Collective, NcclPayload
 from tests.captures.kineto import write_kineto
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 
 def test_rows_are_unions_split_by_collective(tmp_path: Path) -> None:
@@ -123,9 +123,7 @@ def test_as_many_groups_as_kernels_share_rows(tmp_path: Path) -> None:
     # 20,000 communicators, one kernel of 10 ns each, the first 256 of 20 ns. Loops over groups that look at
     # every row each time would take minutes here.
     count = 20_000
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(count):
         payload = NcclPayload(communicator=1 + i, bytes=8)
         thread.range("ncclAllReduce", 100 * i, 100 * i + 50, domain="NCCL", payload=payload)

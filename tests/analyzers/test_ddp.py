@@ -13,7 +13,7 @@ from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import ALL_REDUCE, GEMM, activity_of, trace_of
 from tests.captures.events import Collective
 from tests.captures.kineto import write_kineto
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -116,9 +116,7 @@ def test_ranges_of_emit_nvtx(tmp_path: Path, streams: tuple[int, int], expected:
 def test_ddp_speaks_for_no_other_and_a_range_inside_is_believed_first(tmp_path: Path) -> None:
     """A hook's own range says tp of what it launches; its stream then says so of what has no name, but not of
     what DDP launched."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range(FORWARD, 0, 100)
     device.kernel(GEMM, 10, 20, stream=7, launch=(thread, 5, 8))
     for at in (200, 300):

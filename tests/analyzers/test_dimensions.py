@@ -16,7 +16,7 @@ from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, trace_of
 from tests.captures.events import Collective, NcclPayload
 from tests.captures.kineto import write_kineto
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -97,9 +97,7 @@ def test_ranges(name: str, dimension: str | None) -> None:
 
 
 def test_a_group_mark_ties_a_communicator_to_its_dimension(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.mark(
         "perfdoc.group group=TENSOR_MODEL_PARALLEL_GROUP pg=3 ranks=0-1 communicator=0x00000000000000aa", 0
     )
@@ -126,9 +124,7 @@ def test_a_group_mark_ties_a_communicator_to_its_dimension(tmp_path: Path) -> No
 def test_a_group_launches_what_was_queued_in_it(tmp_path: Path) -> None:
     # Two groups of send + receive on communicators 0xA and 0xB. Their kernels are launched by ncclGroupEnd,
     # outside of the ncclSend and ncclRecv ranges. A nested group belongs to the outer one.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for pg, description, communicator in (
         (1, "PIPELINE_MODEL_PARALLEL_GROUP", 0xA),
         (2, "EXPERT_MODEL_PARALLEL_GROUP", 0xB),
@@ -157,9 +153,7 @@ def test_what_each_kernel_of_a_group_moves_may_be_unknown(
     tmp_path: Path, kernels: int, sizes: tuple[int, int]
 ) -> None:
     """Two kernels for two messages: which moved what is not said. One whose group does not say all sizes."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("ncclGroupStart", 0, 2, domain="NCCL")
     for i, size in enumerate(sizes):
         payload = NcclPayload(communicator=0xA, bytes=size if size >= 0 else None)
@@ -172,9 +166,7 @@ def test_what_each_kernel_of_a_group_moves_may_be_unknown(
 
 
 def test_a_group_of_two_communicators_stays_unknown(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("ncclGroupStart", 0, 2, domain="NCCL")
     for i, communicator in enumerate((0xA, 0xB)):
         thread.range(
@@ -200,9 +192,7 @@ def test_descriptions_of_kineto(tmp_path: Path) -> None:
 
 
 def test_a_range_speaks_for_its_whole_stream_where_nothing_contradicts(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("backward-send", 0, 100)
     thread.range("inner without meaning", 10, 90)
     thread.range("all_reduce grad [w]", 200, 300)
@@ -226,9 +216,7 @@ def test_a_range_speaks_for_its_whole_stream_where_nothing_contradicts(tmp_path:
 def test_a_range_speaks_for_the_whole_communicator(tmp_path: Path) -> None:
     # Three all-reduces on the compute stream: two of communicator 0xA, of which one lies in a range naming
     # data parallelism; the third, of 0xB, stays unknown.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("all_reduce grad [w]", 0, 100)
     for i, communicator in enumerate((0xA, 0xA, 0xB)):
         at = 10 + 200 * i
@@ -256,9 +244,7 @@ def test_real_gradients_are_data_parallel(shared_traces: Path) -> None:
 
 def test_copies_between_gpus_are_whose_range_they_are_launched_in(tmp_path: Path) -> None:
     """Transformer Engine's user buffers: two copies in its range, and one by itself on another stream."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("TransformerLayer.column_parallel_comm_fprop", 0, 100)
     for i, stream in enumerate((20, 20, 21)):
         at = 60 * i + 5

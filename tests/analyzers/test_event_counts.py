@@ -22,7 +22,7 @@ from perfdoc.results.quality import EventCounts
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from tests.analyzers.tiny import GEMM, trace_of
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 US = 1_000
 COUNT = 200
@@ -137,9 +137,7 @@ def test_whole_stretches_and_trifles_are_not_accused(
 
 
 def test_calls_recorded_into_a_graph_launch_nothing(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 10, 20, launch=(thread, 0, 5))
     thread.api("cudaStreamBeginCapture_v10000", 100, 110)
     for i in range(100):
@@ -153,9 +151,7 @@ def test_calls_recorded_into_a_graph_launch_nothing(tmp_path: Path) -> None:
 
 
 def test_a_driver_call_inside_a_runtime_call_is_one_launch(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(50):
         at = 100 * i
         thread.api("cudaLaunchKernelExC_v11060", at, at + 8)  # with an id of its own
@@ -170,9 +166,7 @@ def test_a_driver_call_inside_a_runtime_call_is_one_launch(tmp_path: Path) -> No
 )
 def test_copies_that_were_left_out_are_missed(tmp_path: Path, call: str, missing: bool) -> None:
     """Sets are not: one of 0 bytes leaves no row."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(50):
         at = 100 * i
         device.kernel(GEMM, at + 20, at + 50, launch=(thread, at, at + 5))
@@ -376,9 +370,7 @@ def test_kernels_that_lost_their_ids_are_not_missing(tmp_path: Path, lost: Calla
 def test_launches_and_kernels_left_out_together_are_missed_by_their_operators(
     tmp_path: Path, name: str, left: Callable[[int], bool], said: str
 ) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(100):
         at = 100 * i * US
         thread.range(name, at, at + 20 * US)
@@ -392,9 +384,7 @@ def test_launches_and_kernels_left_out_together_are_missed_by_their_operators(
 
 def test_operators_on_the_cpu_launch_nothing_and_miss_nothing(tmp_path: Path) -> None:
     """Of one thread: softmax on the GPU, products on the CPU. Launches without an id are there."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(100):
         at = 100 * i * US
         thread.range("aten::_softmax", at, at + 20 * US)

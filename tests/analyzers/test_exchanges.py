@@ -17,7 +17,7 @@ from tests.analyzers.test_dimensions import SEND_RECV
 from tests.analyzers.tiny import GEMM, activity_of, trace_of
 from tests.captures.events import Collective, NcclPayload
 from tests.captures.kineto import write_kineto
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 PIPELINE = JobFacts(tp=1, cp=1, pp=2, dp=4, ep=1)
 """In which send/receive can only be between stages."""
@@ -30,9 +30,7 @@ def said(trace: Trace, facts: JobFacts | None = None) -> set[tuple[str, str]]:
 
 
 def in_range(folder: Path, name: str) -> Trace:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range(name, 0, 100)
     device.kernel(SEND_RECV, 200, 300, stream=20, launch=(thread, 10, 20))
     device.kernel(GEMM, 300, 400, launch=(thread, 110, 120))
@@ -64,9 +62,7 @@ def test_ranges_that_do_not(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(("peers", "expected"), [(2, ("pp", "send_recv")), (3, ("unknown", "all_to_all"))])
 def test_a_group_with_many_peers(tmp_path: Path, peers: int, expected: tuple[str, str]) -> None:
     """A stage in the middle speaks with two others, a rank that exchanges with three or more."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("ncclGroupStart", 0, 10, domain="NCCL")
     for i in range(peers):
         payload = NcclPayload(communicator=0xA, bytes=64, peer=i + 1)
@@ -142,9 +138,7 @@ def test_what_is_noted_on_a_kernel_goes_before_its_name(
 def test_without_notes_the_call_that_launched_it_goes_before_its_name(
     tmp_path: Path, call: str, collective: str
 ) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range(call, 0, 100)
     device.kernel(GENERIC, 200, 300, stream=20, launch=(thread, 10, 20))
     device.kernel(GENERIC, 400, 500, stream=20, launch=(thread, 110, 120))

@@ -10,7 +10,7 @@ from perfdoc.results.kernels import UnfusedPattern
 from tests.analyzers.device_views import view_of
 from tests.analyzers.step_plan import parts_of
 from tests.analyzers.tiny import GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 VECTORIZED = (
     "void at::native::vectorized_elementwise_kernel<(int)4, {}, std::array<char *, (unsigned long)3>>(int)"
@@ -145,9 +145,7 @@ def test_a_sequence_on_a_second_stream(tmp_path: Path) -> None:
 
 
 def test_the_accumulation_of_gradients_is_known_by_its_node(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(3):
         at = 1_000 * i
         thread.range(

@@ -9,14 +9,12 @@ from perfdoc.traces.model import Capability
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 
 
 def test_nodes_and_kernels_of_a_graph_launch_count(tmp_path: Path) -> None:
     # 40 ns by themselves, 30 with a node id, 30 launched by a graph launch whose nodes are not told.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 40, launch=(thread, 0, 0))
     device.kernel(GEMM, 40, 70, graph_node=9)
     call = thread.api("cudaGraphLaunch", 10, 20)
@@ -31,9 +29,7 @@ def test_nodes_and_kernels_of_a_graph_launch_count(tmp_path: Path) -> None:
 
 
 def test_a_graph_traced_as_a_whole_has_time_and_no_kernels(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 25, launch=(thread, 0, 0))
     device.graph_launch(1, 25, 100, launch=(thread, 5, 8))
     found = graph_coverage(view_of(builder, tmp_path))
@@ -43,9 +39,7 @@ def test_a_graph_traced_as_a_whole_has_time_and_no_kernels(tmp_path: Path) -> No
 
 
 def test_none_is_a_measurement_unless_graphs_cannot_be_told(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 25, launch=(thread, 0, 0))
     thread.api("cudaGraphLaunch", 30, 35)
     view = view_of(builder, tmp_path)

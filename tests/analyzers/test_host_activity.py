@@ -15,7 +15,7 @@ from perfdoc.analyzers.ledger.steps import step_ledgers
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM, trace_of
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 
 def cpu_view(builder: TimelineBuilder, folder: Path) -> DeviceView:
@@ -93,9 +93,7 @@ def test_without_api_calls_only_pauses_and_graphs_are_measured(tmp_path: Path) -
 
 
 def test_results_go_into_the_diagnosis(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 100, launch=(thread, 0, 1))
     thread.api("cudaMalloc", 105, 106)
     thread.synchronize("device", 90, 101)

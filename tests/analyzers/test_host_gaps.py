@@ -9,14 +9,12 @@ from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from tests.analyzers.tiny import GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 
 
 def capture(folder: Path, name: str, *, pause: str = "", step: str = "step 0") -> CaptureMeasurement:
     """Kernels [100, 200) and [500, 600) in a step [0, 600); the second is launched at 500."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range(step, 0, 600)
     device.kernel(GEMM, 100, 200, launch=(thread, 10, 20))
     device.kernel(GEMM, 500, 600, launch=(thread, 500, 500))

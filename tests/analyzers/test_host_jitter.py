@@ -15,7 +15,7 @@ from perfdoc.results.quality import MEASURED
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 
 MS = 1_000_000
 
@@ -129,9 +129,7 @@ def test_abstains() -> None:
 
 def test_waits_are_no_host_time(tmp_path: Path) -> None:
     # Step [0, 1000): the host waits [300, 800), of which [350, 360) as a wait inside the wait. 500 of work.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("perfdoc.step 0", 0, 1000)
     device.kernel(GEMM, 100, 790, launch=(thread, 10, 20))
     thread.api("cudaMemcpy", 300, 800)

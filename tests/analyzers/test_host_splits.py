@@ -17,7 +17,7 @@ from tests.amount import some
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.host_brute import host_idle_by_kind, random_view
 from tests.analyzers.tiny import GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 US = 1000
 PARTS = ("python", "synchronising", "allocation", "module_load", "launch", "other_call")
@@ -100,9 +100,7 @@ def test_calls_that_begin_together_come_longest_first_and_times_in_order_are_not
     tmp_path: Path,
 ) -> None:
     """In the file by start, the shorter of the two at 120 us first; the thread's starts serve as they are."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 200 * US, launch=(thread, 0, 5 * US))
     for name, start, end in (("cudaFree", 120, 125), ("cudaMalloc", 120, 130), ("cudaEventRecord", 140, 141)):
         thread.api(name, start * US, end * US)
@@ -219,9 +217,7 @@ def test_a_long_time_without_a_call_is_no_launching(
     tmp_path: Path, kernel: int, gap: int, pausing: int
 ) -> None:
     """20 kernels, each launched so long after the one before it has ended."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(20):
         at = MS + i * (kernel + gap)
         device.kernel(GEMM, at, at + kernel, launch=(thread, at - 2, at - 1))
@@ -233,9 +229,7 @@ def test_a_long_time_without_a_call_is_no_launching(
 def test_one_long_pause_among_many_launches(tmp_path: Path) -> None:
     """Launches are 150 us apart; before one of 100 the host does something else for 30 ms, before another for
     8 ms."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     at = 0
     for i in range(100):
         at += {40: 30 * MS, 70: 8 * MS}.get(i, 50 * US)
@@ -256,9 +250,7 @@ def test_one_long_pause_among_many_launches(tmp_path: Path) -> None:
 )
 def test_what_a_copy_of_a_batch_ends_is_told(tmp_path: Path, bytes_: int, kind: str, before: int) -> None:
     """Off the CPU for 28 of 30 ms before each of three copies, which kernels follow at once."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, MS, launch=(thread, 0, 1))
     for i in range(3):
         at = MS + i * 32 * MS

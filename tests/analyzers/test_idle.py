@@ -11,7 +11,7 @@ from perfdoc.analyzers.device.idle import (
 )
 from perfdoc.analyzers.device.range_names import find_known_ranges
 from tests.analyzers.tiny import ALL_GATHER, GEMM, activity_of, trace_of
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 US = 1000
 
@@ -28,9 +28,7 @@ def causes(builder: TimelineBuilder, folder: Path, start: int, end: int) -> dict
 def test_a_gap_splits_at_the_return_of_the_late_launch(tmp_path: Path) -> None:
     # Idle [100us, 200us). The call that launches the next kernel runs [180us, 190us): up to 190us the host
     # is late (90 us), then the kernel takes 10 us to start.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 100 * US, launch=(thread, 0, 0))
     device.kernel(GEMM, 200 * US, 300 * US, launch=(thread, 180 * US, 190 * US))
     assert causes(builder, tmp_path, 0, 300 * US) == {"host": 90 * US, "launch_latency": 10 * US}
@@ -54,9 +52,7 @@ def test_collection_and_loading_are_taken_out_of_host_time(tmp_path: Path) -> No
 def test_queued_work_waits_for_its_own_stream_or_for_another(tmp_path: Path) -> None:
     # Everything is queued at 0. 3 us between kernels of stream 7 are launch latency; then stream 20 runs,
     # and stream 7, free since long, starts 5 us after it: a dependency.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i, (start, end, stream) in enumerate(((10, 20, 7), (23, 30, 7), (30, 60, 20), (65, 70, 7))):
         name = ALL_GATHER if stream == 20 else GEMM
         device.kernel(name, start * US, end * US, stream=stream, launch=(thread, i, i + 1))
@@ -67,9 +63,7 @@ def test_queued_work_waits_for_its_own_stream_or_for_another(tmp_path: Path) -> 
 def test_a_wait_for_communication_is_not_host_time(tmp_path: Path) -> None:
     # The compute stream stands still for 4 ms while an all-gather runs; the next gemm was launched 10 us
     # into that wait, long before the gather ended. The device was never idle, and the host was not late.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 100 * US, launch=(thread, 0, 10))
     device.kernel(ALL_GATHER, 100 * US, 4100 * US, stream=20, launch=(thread, 20, 30))
     device.kernel(GEMM, 4102 * US, 4200 * US, launch=(thread, 110 * US, 115 * US))
@@ -79,9 +73,7 @@ def test_a_wait_for_communication_is_not_host_time(tmp_path: Path) -> None:
 def test_what_the_capture_does_not_show_stays_unexplained(tmp_path: Path) -> None:
     # First gap: the next kernel has no launch. Second: queued work that starts later than latency allows.
     late = LAUNCH_LATENCY_MAX_NS + 1
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 10, launch=(thread, 0, 5))
     device.kernel(GEMM, 110, 120)
     device.kernel(GEMM, 120 + late, 130 + late, launch=(thread, 6, 8))
@@ -89,9 +81,7 @@ def test_what_the_capture_does_not_show_stays_unexplained(tmp_path: Path) -> Non
 
 
 def test_another_process_collects_its_own_garbage(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 10 * US, launch=(thread, 0, 1))
     device.kernel(GEMM, 50 * US, 60 * US, launch=(thread, 50 * US - 1, 50 * US))
     builder.process(pid=2).thread().range("perfdoc.gc", 10 * US, 50 * US)

@@ -20,7 +20,7 @@ from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.planted_ranks import Clock, Job
 from tests.analyzers.tiny import GEMM
 from tests.analyzers.tiny import trace_of as read
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 US = 1000
 
@@ -36,9 +36,7 @@ def test_the_worst_host_gap_is_the_one_that_the_host_made_longest(tmp_path: Path
     # Idle [100, 200), [300, 700), [800, 950). The second is longest, but 350 us of it were collection: the
     # host made 50 us of it, 100 us of the first (its launch returned as the kernel began) and 140 us of the
     # third, whose launch returned at 940.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 100 * US, launch=(thread, 0, 10))
     device.kernel(GEMM, 200 * US, 300 * US, launch=(thread, 190 * US, 200 * US))
     device.kernel(GEMM, 700 * US, 800 * US, launch=(thread, 680 * US, 700 * US))
@@ -73,9 +71,7 @@ def test_the_worst_collective_is_the_one_that_compute_hid_least(tmp_path: Path) 
 def test_the_worst_copy_is_the_one_that_least_ran_beside(tmp_path: Path, count: int) -> None:
     # Copies of 6 us, each with compute beside its first 4 us and communication beside 1 us more; without that
     # communication the one but last. Beside none of them nothing ran, so that all have to be looked at.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(count):
         start = i * 10 * US
         device.kernel(GEMM, start, start + 6 * US, launch=(thread, start, start))
@@ -90,9 +86,7 @@ def test_the_worst_copy_is_the_one_that_least_ran_beside(tmp_path: Path, count: 
 
 def test_what_takes_little_of_the_window_is_not_looked_for(tmp_path: Path) -> None:
     # One gap of 10 us in 1 ms: 1 % of it, half of what a rule could fire on.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 500 * US, launch=(thread, 0, 10))
     device.kernel(GEMM, 510 * US, 1000 * US, launch=(thread, 505 * US, 510 * US))
     assert instances_of(view_of(builder, tmp_path)) == {}
@@ -100,9 +94,7 @@ def test_what_takes_little_of_the_window_is_not_looked_for(tmp_path: Path) -> No
 
 def test_the_worst_is_the_same_whatever_the_order_of_the_rows(tmp_path: Path) -> None:
     # Kernels of 40 us every 100 us, but k3 comes 30 us late: the gap before it, [240, 330), is the longest.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(6):
         start = i * 100 * US + (30 * US if i == 3 else 0)
         launch = (thread, start - 20 * US, start - US) if i else (thread, 0, 10)
@@ -165,9 +157,7 @@ def test_whatever_the_trace_an_instance_is_a_part_of_it(
     kernels: list[tuple[int, int, int, int]], ranges: list[tuple[int, int, bool]]
 ) -> None:
     # Kernels that overlap, are empty or of another stream, calls that nest, ranges that cross.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i, (start, length, stream, before) in enumerate(kernels):
         began = 100 * US + start * US
         name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL" if i % 3 == 2 else GEMM

@@ -19,7 +19,7 @@ from tests.analyzers.step_plan import ADAM, ADD, FLASH, FLASH_BACKWARD, NORM, Pl
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.kineto import write_kineto
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 
 
 def planted() -> Plan:
@@ -218,9 +218,7 @@ def test_ranges_that_do_not_nest_are_not_followed(tmp_path: Path) -> None:
 
 def test_linear_layers_are_not_all_matrix_products(tmp_path: Path) -> None:
     # 300 ns of products, of which 100 in attention's core; 100 of communication; 400 in all.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("perfdoc.forward layer=0", 0, 50)
     device.kernel(GEMM, 100, 300, launch=(thread, 10, 12))
     thread.range("core_attention", 20, 40)

@@ -11,7 +11,7 @@ from perfdoc.analyzers.measure import measure_trace
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.traces import Note
 from tests.analyzers.tiny import ALL_REDUCE, GEMM, trace_of
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 MS = 1_000_000
 
@@ -21,9 +21,7 @@ def measured_of(
 ) -> tuple[RankMeasurement, list[Note]]:
     """Steps of 10 ms of GEMMs, the last as long as it is given and of that kernel, and so much between them
     in which nothing runs."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for number in range(steps):
         begin = MS + number * (10 * MS + between_ns)
         end = begin + (last_ns if number == steps - 1 else 10 * MS)

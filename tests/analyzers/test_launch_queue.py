@@ -13,7 +13,7 @@ from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.host_brute import depth_at, random_view
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 
 def queue_of(view: DeviceView) -> LaunchQueue:
@@ -26,9 +26,7 @@ def test_depth_is_what_was_launched_and_has_not_started(tmp_path: Path) -> None:
     # Window [100, 500). Calls return at 10, 20, 30, 250; kernels start at 100, 200, 300, 400.
     # Depth: [100, 200) two, [200, 250) one, [250, 300) two, [300, 400) one, [400, 500) none.
     # 0: 100 ns, 1: 150, 2: 150. The median is 1, the mean (150 + 300) / 400, 250 of 400 are shallow.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for start, returned in ((100, 10), (200, 20), (300, 30), (400, 250)):
         device.kernel(GEMM, start, start + 100, launch=(thread, returned - 5, returned))
     queue = queue_of(view_of(builder, tmp_path))
@@ -39,9 +37,7 @@ def test_depth_is_what_was_launched_and_has_not_started(tmp_path: Path) -> None:
 
 def test_two_that_start_as_the_window_does_are_not_queued_in_it(tmp_path: Path) -> None:
     # On two streams from 100 on; a third one stands behind them until 300, and runs until 400.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for stream, start in ((7, 100), (8, 100), (7, 300)):
         device.kernel(GEMM, start, start + 100, stream=stream, launch=(thread, 10, 20))
     queue = queue_of(view_of(builder, tmp_path))
@@ -50,9 +46,7 @@ def test_two_that_start_as_the_window_does_are_not_queued_in_it(tmp_path: Path) 
 
 def test_queued_communication_is_no_depth(tmp_path: Path) -> None:
     # Ten collectives queued on a stream of their own say nothing of how far compute is ahead.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 100, 1000, launch=(thread, 0, 1))
     for i in range(10):
         device.kernel(ALL_REDUCE, 500 + i, 501 + i, stream=20, launch=(thread, 10 + i, 11 + i))
@@ -62,9 +56,7 @@ def test_queued_communication_is_no_depth(tmp_path: Path) -> None:
 
 def test_starved_time_is_the_ledgers_host_gc_and_data(tmp_path: Path) -> None:
     # Idle [100, 200) until the launch returns at 180; gc takes [110, 130) of it and stays starved.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 100, launch=(thread, 0, 0))
     device.kernel(GEMM, 200, 300, launch=(thread, 170, 180))
     thread.range("perfdoc.gc generation=2", 110, 130)
@@ -99,9 +91,7 @@ def test_without_launches_there_is_no_queue(tmp_path: Path) -> None:
 
 
 def test_unknown_launches_are_said(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 100, launch=(thread, 0, 0))
     device.kernel(GEMM, 100, 200)
     queue = queue_of(view_of(builder, tmp_path))

@@ -10,14 +10,12 @@ from perfdoc.analyzers.device.view import DeviceView, optimizer_starts
 from perfdoc.analyzers.pipeline.passes import pass_ranges
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 
 
 def steps(folder: Path, *names: str) -> DeviceView:
     """Two steps of 1000 ns; in each a range of each name, 100 ns apart from the next, of 80 ns."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for n in range(2):
         thread.range(f"ProfilerStep#{n}", 1000 * n, 1000 * (n + 1))
         for i, name in enumerate(names):

@@ -20,7 +20,7 @@ from tests.amount import some
 from tests.analyzers.device_views import view_of
 from tests.analyzers.planted_checks import Diagnosed, check_pipeline, diagnosed
 from tests.analyzers.tiny import GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 from tests.planted.job import KINDS, JobSpec, planted_steps
 from tests.planted.schedule import order_of
 from tests.planted.spec import Late
@@ -169,9 +169,7 @@ def test_a_pass_that_began_before_its_input_came_is_none(tmp_path: Path) -> None
 def test_what_is_received_while_earlier_work_runs_was_asked_for_behind_it(tmp_path: Path) -> None:
     """The host is ahead: it asks for the next input behind a pass that runs until 90 us, and the stream of
     messages, which is free, begins at 20 us."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 10_000, 90_000, launch=(thread, 0, 1_000))
     device.kernel("ncclDevKernel_SendRecv", 20_000, 60_000, stream=20, launch=(thread, 2_000, 3_000))
     device.kernel(GEMM, 90_000, 170_000, launch=(thread, 4_000, 5_000))

@@ -15,14 +15,12 @@ from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.results.capture_parts import RangeProposal
 from tests.analyzers.tiny import GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 
 def laid(names: list[tuple[str, int, int]], *, kernels: int = 100) -> TimelineBuilder:
     """Kernels launched every 10 ns, on the thread of the ranges."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for name, start, end in names:
         thread.range(name, start, end, kind="start_end")
     for i in range(kernels):
@@ -97,9 +95,7 @@ def test_nothing_that_fits(tmp_path: Path, names: list[tuple[str, int, int]]) ->
 
 def after_start_up(names: list[tuple[str, int, int]], kernels: Sequence[int]) -> TimelineBuilder:
     """Kernels of 1 us at these times (us), the first 100 of them after a load of 900 us each second one."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for name, start, end in names:
         thread.range(name, 1000 * start, 1000 * end, kind="start_end")
     for i in range(10):

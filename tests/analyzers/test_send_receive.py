@@ -15,7 +15,7 @@ from tests.analyzers.test_matching import pairs
 from tests.captures.events import Collective, NcclPayload
 from tests.captures.kineto import write_kineto
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 NO_FACTS = JobFacts()
 
@@ -47,9 +47,7 @@ def exchanges(folder: Path, peers: dict[int, list[int]], *, marked: bool) -> lis
     launches. One communicator; without marks only two ranks need no more."""
     ranks: list[CollectiveCalls] = []
     for rank, others in peers.items():
-        builder = TimelineBuilder()
-        process = builder.process(pid=100 + rank)
-        thread, device = process.thread(), process.device()
+        builder, thread, device = one_gpu(pid=100 + rank)
         if marked:
             thread.mark(format_rank_mark(rank, len(peers), "cuda"), 0)
             thread.mark(format_group_mark("PIPELINE_MODEL_PARALLEL_GROUP", tuple(peers), 0xA, name="1"), 1)

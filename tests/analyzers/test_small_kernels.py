@@ -5,7 +5,7 @@ from pathlib import Path
 from perfdoc.analyzers.host.activity import host_activity
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 
 US = 1000
 SMALL = "vectorized_elementwise_kernel"
@@ -15,9 +15,7 @@ def test_small_is_shorter_than_its_launch_where_the_device_waits_for_it(tmp_path
     # Launch-bound: launches take 5 us and return as the kernels start, 20 us apart: 2 us kernels (small) at
     # 20, 40, 60, and a gemm of 8 us at 80 (not small). Queued behind it: two 2 us kernels launched while it
     # ran, which cost their own time only. A collective and a graph's kernel are not looked at.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for at, length in ((20, 2), (40, 2), (60, 2), (80, 8)):
         name = SMALL if length == 2 else GEMM
         device.kernel(name, at * US, (at + length) * US, launch=(thread, (at - 5) * US, at * US))
@@ -39,9 +37,7 @@ def test_small_is_shorter_than_its_launch_where_the_device_waits_for_it(tmp_path
 
 def test_a_full_queue_has_no_small_kernels(tmp_path: Path) -> None:
     # A launch on a full queue waits in the driver: 50 us for a kernel of 10 that nothing waits for.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 100 * US, launch=(thread, 0, 0))
     device.kernel(SMALL, 100 * US, 110 * US, launch=(thread, 10 * US, 60 * US))
     found = host_activity(view_of(builder, tmp_path))[0].small_kernels
@@ -49,9 +45,7 @@ def test_a_full_queue_has_no_small_kernels(tmp_path: Path) -> None:
 
 
 def test_unknown_launches_and_graphs_alone_abstain(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(SMALL, 10, 20, graph_node=3, launch=(thread, 1, 2, "cudaGraphLaunch"))
     found = host_activity(view_of(builder, tmp_path))[0].small_kernels
     assert (found.state, found.kernels) == ("not_measured", None)

@@ -12,7 +12,7 @@ from perfdoc.results.ranks import LEAVES
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 
 def ledger_of(view: DeviceView, start: int, end: int) -> dict[str, int]:
@@ -37,9 +37,7 @@ def test_steps_by_hand(tmp_path: Path) -> None:
     # Steps from 100 and from 300 (their first launches); the last activity ends at 500.
     # First: gemm [100, 150), dp all-reduce [140, 200), idle to 280 (launch at 270..280: host 80), then a copy
     # [280, 310) that the second step cuts at 300. Second: copy 10, gemm [310, 400), gc in the gap [400, 480).
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("perfdoc.step 0", 50, 260)
     thread.range("perfdoc.step 1", 290, 490)
     device.kernel(GEMM, 100, 150, launch=(thread, 60, 70))
@@ -67,9 +65,7 @@ def test_steps_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_random_steps_are_cut_exactly(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     at = 0
     for i in range(5):
         begin = at + int(rng.integers(0, 20))

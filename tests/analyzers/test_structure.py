@@ -16,7 +16,7 @@ from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
 from tests.captures.events import Collective, NcclPayload
 from tests.captures.kineto import write_kineto
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -203,9 +203,7 @@ def test_an_all_to_all_has_a_bandwidth_though_its_kernels_only_send_and_receive(
 def test_coalesced_collectives_have_a_bandwidth_and_mixed_groups_have_none(tmp_path: Path) -> None:
     """As megatron-core's optimizer does it: reduce-scatters of 1000 and 3000 bytes a rank, over 4 ranks, in a
     group and a kernel of 10 us: 0.4 GB/s x 3. An all-gather and a reduce-scatter add up to no such figure."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 100, stream=7)
     alike, mixed = ("ncclReduceScatter", "ncclReduceScatter"), ("ncclAllGather", "ncclReduceScatter")
     for at, kernel, calls in ((1000, REDUCE_SCATTER, alike), (2000, ALL_GATHER, mixed)):
@@ -227,9 +225,7 @@ def test_coalesced_collectives_have_a_bandwidth_and_mixed_groups_have_none(tmp_p
 def test_a_copy_that_nccl_launches_is_communication(tmp_path: Path) -> None:
     """Copies inside the GPU: two each in an all-gather's call, in that of a group of one rank, and alone.
     The first two move data between ranks, 48 + 16 bytes. So does one between GPUs."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 100, stream=7)
     for start, ranks in ((1000, 4), (3000, 1), (5000, None)):
         if ranks is not None:
@@ -251,9 +247,7 @@ def test_a_copy_that_nccl_launches_is_communication(tmp_path: Path) -> None:
 
 def test_a_copy_of_a_group_that_was_created_with_one_rank_is_none(tmp_path: Path) -> None:
     """NCCL says how many ranks there are where it creates a communicator, and not in each call."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 100, stream=7)
     for at, communicator, ranks in ((1000, 77, 1), (3000, 78, 2), (5000, 79, None)):
         if ranks is not None:
@@ -271,9 +265,7 @@ def test_a_copy_of_a_group_that_was_created_with_one_rank_is_none(tmp_path: Path
 def test_batched_copies_in_a_call_of_nccl_are_communication_without_payloads(tmp_path: Path) -> None:
     """A collective on copy engines (NCCL 2.28) copies in batches; a group of one rank, and a program, singly;
     and a program's own batch is in no call of NCCL's."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 100, stream=7)
     batch, single = "cudaMemcpyBatchAsync_v12080", "cudaMemcpyAsync_v3020"
     for at, domain, call in ((1000, "NCCL", batch), (2000, "NCCL", single), (3000, "mine", batch)):

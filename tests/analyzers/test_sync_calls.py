@@ -13,7 +13,7 @@ from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.host_brute import random_view
 from tests.analyzers.tiny import GEMM
 from tests.captures.kineto import write_kineto
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 US = 1000
 
@@ -51,9 +51,7 @@ def test_a_wait_costs_the_gap_that_begins_in_it(tmp_path: Path) -> None:
 
 def test_a_wait_on_an_idle_device_costs_its_own_time(tmp_path: Path) -> None:
     # The device is dry from 100 us on, the call [120, 130) waits for nothing: 10 us, not the gap.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 100 * US, launch=(thread, 0, 5 * US))
     thread.synchronize("device", 120 * US, 130 * US)
     device.kernel(GEMM, 200 * US, 210 * US, launch=(thread, 190 * US, 200 * US))
@@ -77,9 +75,7 @@ def test_of_two_threads_that_wait_the_one_that_launches_next_answers(tmp_path: P
 
 def test_collection_after_a_wait_is_not_the_waits(tmp_path: Path) -> None:
     # The gap [100, 200) begins in the wait; gc [110, 170) of it has its own leaf.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 100 * US, launch=(thread, 0, 5 * US))
     thread.synchronize("device", 50 * US, 101 * US)
     thread.range("perfdoc.gc generation=2", 110 * US, 170 * US)
@@ -121,9 +117,7 @@ def test_a_copy_that_waited_counts_and_a_pinned_one_does_not(tmp_path: Path) -> 
 
 def test_a_copy_that_begins_at_once_is_not_waited_for(tmp_path: Path) -> None:
     # To the device in 35 us; the call returns while it runs, and nothing held it up.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 100 * US, launch=(thread, 0, 5 * US))
     device.copy("host_to_device", 4096, 105 * US, 140 * US, launch=(thread, 100 * US, 110 * US))
     assert syncs_of(view_of(builder, tmp_path)).count == 0
@@ -131,9 +125,7 @@ def test_a_copy_that_begins_at_once_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_calls_are_grouped_by_where_they_are(tmp_path: Path) -> None:
     # Waits in two layers and two without a range. Each of the first costs 10 us of gap, of the others 5.
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 0, 10 * US, launch=(thread, 0, 0))
     for i, (name, gap) in enumerate((("layer=1", 10), ("layer=2", 10), ("", 5), ("", 5))):
         at = 100 * i * US

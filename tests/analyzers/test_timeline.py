@@ -34,7 +34,7 @@ from tests.amount import some
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 
 def by_code(stretches: Pieces | Segments) -> list[int]:
@@ -46,9 +46,7 @@ def by_code(stretches: Pieces | Segments) -> list[int]:
 def planted(shift: int = 0, steps: tuple[int, ...] = (1_000,)) -> TimelineBuilder:
     """Steps from 100 on, each of: gemm 100 ns, all-reduce that ends 60 ns after it, a copy of 40, and then
     nothing launched until 50 before the next step; collection in 30 of that."""
-    builder = TimelineBuilder()
-    process = builder.process(rank=0)
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu(rank=0)
     at = 100 + shift
     for i, length in enumerate(steps):
         thread.range(f"perfdoc.step {i}", at - 50, at - 50 + length)
@@ -123,9 +121,7 @@ def agree(view: DeviceView) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_random_steps_agree_with_the_ledger(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(4):
         thread.range(f"step {i}", 200 * i, 200 * i + 190)
     for _ in range(60):

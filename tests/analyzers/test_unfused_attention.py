@@ -11,7 +11,7 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.results.kernels import NO_UNFUSED_ATTENTION, UnfusedAttention
 from tests.analyzers.tiny import GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 from tests.rules.laid import FLASH, MUL, SOFTMAX
 
 US = 1_000
@@ -41,9 +41,7 @@ KERNELS = {
 
 def found_in(folder: Path, text: str, other_stream: str = "") -> UnfusedAttention:
     """Kernels in this order on one stream, and others on a second."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for stream, letters in ((7, text), (8, other_stream)):
         at = 0
         for letter in letters:

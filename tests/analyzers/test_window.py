@@ -12,7 +12,7 @@ from perfdoc.results.ranks import Window
 from perfdoc.traces import Trace
 from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import GEMM, activity_of, trace_of
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 AUTO = WindowRequest()
 
@@ -31,9 +31,7 @@ def stepped(folder: Path, names: tuple[str, ...]) -> Trace:
     The device runs behind: the first kernel of step i is at 1000 + 100 i, the second ends 60 later. A
     warm-up kernel before and a clean-up kernel after belong to no step.
     """
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 900, 950, launch=(thread, 0, 1))
     for i, name in enumerate(names):
         begin = 10 + 100 * i
@@ -94,9 +92,7 @@ def test_steps_tile_the_device_time(tmp_path: Path, names: tuple[str, ...]) -> N
 def test_work_without_a_call_in_the_capture_belongs_to_the_last_step_that_it_runs_in(tmp_path: Path) -> None:
     """Two GEMMs of the step's calls end at 300; an all-reduce from 310 to 380 lost its call. What begins once
     the range has ended, at 600, may be of a later step."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("ProfilerStep#3", 10, 600)
     device.kernel(GEMM, 100, 200, launch=(thread, 20, 30))
     device.kernel(GEMM, 200, 300, launch=(thread, 30, 40))
@@ -153,9 +149,7 @@ def test_what_was_not_recorded_is_no_part_of_a_step(
     tmp_path: Path, numbers: tuple[int, ...], recorded: str, kept: int
 ) -> None:
     """Steps of 100 ns, then 1,000 of which nothing is known before the last two."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i, number in enumerate(numbers):
         begin = 100 * i + (1_000 if i > 2 else 0)
         thread.range(f"step {number}", begin, begin + 100)
@@ -176,9 +170,7 @@ def test_what_was_not_recorded_is_no_part_of_a_step(
 @pytest.mark.parametrize("name", ["step", "fused_kernel step"])
 def test_each_stretch_that_was_not_recorded_is_told(tmp_path: Path, name: str) -> None:
     """Three times two steps of 100 ns, whose numbers and begins are 10 steps apart: the last two are kept."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for number in (2, 3, 12, 13, 22, 23):
         begin = 100 * number
         thread.range(f"{name} {number}", begin, begin + 100)
@@ -225,9 +217,7 @@ def test_names_that_only_contain_a_step_are_none(tmp_path: Path, name: str) -> N
 )
 def test_a_known_form_wins_over_a_common_one(outer: str, inner: str, tmp_path: Path) -> None:
     """And that over an engine's: training decodes inside of its iterations."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range(outer, 0, 100)
     thread.range(inner.format(0), 0, 50)
     thread.range(inner.format(1), 50, 80)
@@ -238,9 +228,7 @@ def test_a_known_form_wins_over_a_common_one(outer: str, inner: str, tmp_path: P
 
 
 def test_nested_ranges_of_one_form_count_once(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("step 1", 0, 100)
     thread.range("iteration 0", 10, 20)
     thread.range("iteration 1", 30, 40)
@@ -283,9 +271,7 @@ def test_steps_without_launches_go_by_the_hosts_clock_where_the_device_keeps_up(
     behind: int, kind: str, tmp_path: Path
 ) -> None:
     """Three steps of 100; what runs is `behind` after the host, up to half a step of which is believed."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(3):
         thread.range(f"step {i}", 100 * i, 100 * i + 100)
         device.kernel(GEMM, 100 * i + 5 + behind, 100 * i + 95 + behind)
@@ -384,9 +370,7 @@ def test_what_a_host_far_ahead_copies_on_another_stream_begins_no_step(over_ns: 
     """The host launches 3 steps within 300 us, each a copy of its batch on stream 9, which runs at once, and
     a kernel of 1 ms on stream 7, which may begin before the one before it has ended (programmatic dependent
     launch): steps of 1 ms, not of 100 us and a last one of 2.8 ms."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(3):
         at = 100_000 * i
         thread.range(f"step {i}", at, at + 90_000)
@@ -399,9 +383,7 @@ def test_what_a_host_far_ahead_copies_on_another_stream_begins_no_step(over_ns: 
 
 
 def test_marks_are_no_steps(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.mark("step 1", 10)
     device.kernel(GEMM, 50, 80, launch=(thread, 20, 21))
     trace = trace_of(builder, tmp_path)
@@ -422,9 +404,7 @@ def test_steps_that_begin_inside_a_window(tmp_path: Path) -> None:
 def trained(folder: Path, launches: tuple[int, ...], optimizers: int = 1) -> Trace:
     """Iterations of 1000 ns on the host that launch so many kernels, of 10 ns each and 1000 ns later, before
     the optimizers that follow one another at 800."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i, count in enumerate(launches):
         begin = 1000 * i
         for k in range(count):
@@ -463,9 +443,7 @@ def test_thirty_iterations_of_a_real_job(shared_traces: Path) -> None:
 @pytest.mark.parametrize(("closed", "steps"), [([True] * 4, 4), ([True] * 3 + [False], 3), ([False] * 4, 4)])
 def test_a_step_that_the_capture_ends_in_is_none(closed: list[bool], steps: int, tmp_path: Path) -> None:
     """Four steps of 100 ns, the last of them cut after 40. Where no range closes, none shows an end."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i, whole in enumerate(closed):
         at = 1_000 * i
         thread.range(f"step {i}", at, at + 900 if whole else None)
@@ -478,9 +456,7 @@ def test_a_step_that_the_capture_ends_in_is_none(closed: list[bool], steps: int,
 @pytest.mark.parametrize(("last_ns", "steps"), [(950, 3), (60_000, 4)])
 def test_a_last_step_longer_than_any_is_no_piece_of_one(last_ns: int, steps: int, tmp_path: Path) -> None:
     """Steps of 1,000 ns; the last range never closes, and its work ends after 950, or after a hang."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for at in (0, 1_000, 2_000, 3_000):
         thread.range(f"step {at // 1_000}", at, at + 900 if at < 3_000 else None)
         device.kernel(GEMM, at + 10, at + (900 if at < 3_000 else 10 + last_ns), launch=(thread, at, at + 1))
@@ -493,9 +469,7 @@ def test_a_last_step_longer_than_any_is_no_piece_of_one(last_ns: int, steps: int
 
 def test_steps_of_which_only_whole_graphs_were_traced(tmp_path: Path) -> None:
     """As nsys traces graphs by default: no kernel is in the capture. Each step begins with its graph."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for begin in (0, 100, 200):
         thread.range(f"step {begin}", begin, begin + 90)
         device.graph_launch(1, begin + 20, begin + 80, launch=(thread, begin + 5, begin + 10))

@@ -30,7 +30,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.captures import events as ev
-from tests.captures.process import ProcessBuilder
+from tests.captures.device import DeviceBuilder
+from tests.captures.process import ProcessBuilder, ThreadBuilder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,3 +117,12 @@ class TimelineBuilder:
             os_calls=tuple(r for p in parts for r in p.os_calls),
             diagnostics=tuple(self._diagnostics),
         )
+
+
+def one_gpu(
+    *, pid: int = 1000, rank: int | None = None
+) -> tuple[TimelineBuilder, ThreadBuilder, DeviceBuilder]:
+    """A timeline of one process with a thread and a GPU: the most usual beginning."""
+    builder = TimelineBuilder()
+    process = builder.process(pid=pid, rank=rank)
+    return builder, process.thread(), process.device()

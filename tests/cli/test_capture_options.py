@@ -8,16 +8,14 @@ import pytest
 
 from perfdoc.results import Diagnosis, from_json
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 from tests.command import perfdoc
 
 
 @pytest.fixture
 def capture(tmp_path: Path) -> Path:
     """Two kernels of 100 us, the second of an unknown name, with 50 us between them."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for name, at in (("gemm", 0), ("mystery_exchange", 150_000)):
         device.kernel(name, at, at + 100_000, launch=(thread, at, at + 1))
     return write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite")

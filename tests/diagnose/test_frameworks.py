@@ -15,7 +15,7 @@ from perfdoc.reports.screen import render_screen
 from perfdoc.results import Diagnosis
 from tests.captures.kineto import write_kineto
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 
 US = 1_000
 LATE_US = 10
@@ -65,9 +65,7 @@ class Job:
     """Of a step, what some classes of kernels take."""
 
     def written(self, folder: Path) -> Path:
-        builder = TimelineBuilder()
-        process = builder.process()
-        thread, device = process.thread(), process.device()
+        builder, thread, device = one_gpu()
         at = 1_000 * US
         for number in range(STEPS):
             begin = at

@@ -13,7 +13,7 @@ from perfdoc.reports.screen import render_screen
 from perfdoc.results import Diagnosis
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 US = 1_000
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -36,9 +36,7 @@ def words_of(said: Diagnosis) -> str:
 def waiting(kernel: str, folder: Path, other: str = "x", *, whole: bool = False) -> Diagnosis:
     """Forty times a kernel of 300 us and a copy of 40 us that the host waits for; then it works 700 us.
     whole: the kernel is in a graph that is traced whole."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     at = 1_000 * US
     for _ in range(40):
         launch = (thread, at, at + 4 * US)

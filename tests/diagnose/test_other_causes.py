@@ -13,7 +13,7 @@ from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.device import DeviceBuilder
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.captures.process import ThreadBuilder
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 US = 1_000
 ATTENTION = "void flash::flash_fwd_kernel<x>(y)"
@@ -92,9 +92,7 @@ def test_work_of_another_process_is_no_riddle(shared: bool, tmp_path: Path) -> N
 
 def six_steps() -> tuple[TimelineBuilder, ThreadBuilder, DeviceBuilder, list[int]]:
     """Of 3 ms each, with when they begin."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     starts = [step * 3_000 * US for step in range(6)]
     for step, at in enumerate(starts):
         thread.range(f"step {step}", at, at + 3_000 * US - 1)

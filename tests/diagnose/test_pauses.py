@@ -13,7 +13,7 @@ from perfdoc.results import Diagnosis
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.kineto import write_kineto
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.diagnose.test_not_training import said_of, words_of
 from tests.rules.cases import case_of, result
 
@@ -161,9 +161,7 @@ def test_many_late_launches_in_turn_are_slow_launching(
 
 def test_few_late_launches_a_step_are_pauses_though_many_come_in_turn(tmp_path: Path) -> None:
     """A loop that does something else for 3 ms between each two of three kernels of 100 us."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for step in range(40):
         at = 6_400 * US * step
         for i in range(3):

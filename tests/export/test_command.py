@@ -15,7 +15,7 @@ import pytest
 from perfdoc.export.tables import TABLES
 from tests.amount import some
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.command import perfdoc
 from tests.export.perfetto_file import read
 from tests.planted.capture import write_capture
@@ -134,9 +134,7 @@ def test_what_a_scheduler_ends_leaves_nothing(tmp_path: Path, name: str) -> None
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A kernel of 100 us launched in `=1+1`, one of 50 us in `mlp` inside it, and a copy of 25 us outside."""
     folder = tmp_path_factory.mktemp("tables")
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("=1+1", 0, 1000)
     thread.range("mlp", 500, 600)
     device.kernel("gemm", 10_000, 110_000, launch=(thread, 10, 20))
@@ -183,9 +181,7 @@ def test_nothing_is_overwritten_unasked(report: Path, tmp_path: Path) -> None:
 
 
 def test_a_spreadsheet_runs_no_name(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel("=cmd|' /C calc'!A0", 10_000, 110_000, launch=(thread, 10, 20))
     path = write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite")
     report = tmp_path / "report"

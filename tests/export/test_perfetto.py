@@ -20,7 +20,7 @@ from perfdoc.export.writer import Events, Lanes, disjoint, nested
 from tests.amount import some
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.export.perfetto_file import PerfettoTrace, Slice, read
 from tests.reports.hostile import TEXTS
 
@@ -96,9 +96,7 @@ def test_a_capture_of_part_of_the_events_is_drawn(tmp_path: Path, captures: int)
     """Of the fuzzer: nothing was predicted of such a capture, and export took that for nothing drawn."""
     paths = []
     for number in range(captures):
-        builder = TimelineBuilder()
-        process = builder.process(pid=77 + number)
-        thread, device = process.thread(), process.device()
+        builder, thread, device = one_gpu(pid=77 + number)
         for i in range(100):
             launch = (thread, 1_000 * i, 1_000 * i + 10)
             if i % 3:
@@ -171,9 +169,7 @@ def test_slices_of_too_many_streams_are_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_hostile_names_stay_names(tmp_path: Path, text: str) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     name = text.encode("utf-8", "replace").decode().replace("\x00", "")
     thread.range(name, 0, 900)
     device.kernel(name, 100, 300, launch=(thread, 10, 20))

@@ -31,7 +31,7 @@ from perfdoc.rules.engine.possible import why_not
 from perfdoc.rules.engine.registry import own_rules
 from perfdoc.rules.engine.rule import Rule
 from tests.analyzers.tiny import GEMM, trace_of
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.rules.cases import case_of, gain_of, predicting, result, step_with_gap
 from tests.rules.examples import Planting, examples
 
@@ -348,9 +348,7 @@ def test_a_few_compiled_functions_are_no_compiled_model(
     compiled_us: int, holds: bool | None, tmp_path: Path
 ) -> None:
     """100 us of element-wise kernels, so much of it in a compiler's: as megatron-core's own fusions are."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     at = 10_000
     names = (
         ("triton_poi_fused_add_0", compiled_us),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.analyzers.tiny import GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.rules.cases import case_of, gain_of, predicting, result
 
 MS = 1_000_000
@@ -17,9 +17,7 @@ STEPS = 6
 def fed(*, copied: bool, scheduled: bool) -> TimelineBuilder:
     """Six times 60 ms of kernels, whose end the host waits for, then 38 ms without a CUDA call, 37 of them
     off the CPU. copied: a batch of 1 MiB follows."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(STEPS):
         at = 100 * i * MS
         if copied:

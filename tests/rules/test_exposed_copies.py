@@ -10,7 +10,7 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, gain_of, result, settings_of
 from tests.rules.test_precision_rules import SGEMM
 
@@ -24,9 +24,7 @@ def copying(
 ) -> TimelineBuilder:
     """Steps of 1 ms: a copy of 1 MiB of which so much runs beside no kernel, then compute. In the first
     step a copy of 2 MiB lies beside compute. inside: a range of twice the first copies' length."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(2):
         at = i * STEP_US * US
         end, launch = at + (exposed_us + 100) * US, (thread, at, at + 1)
@@ -60,9 +58,7 @@ def test_a_checkpoint_is_named(tmp_path: Path) -> None:
 
 def test_many_copies_in_a_checkpoint_are_named(tmp_path: Path) -> None:
     """Ten of 40 us, each behind 60 us without one, in a range of the whole step: 40 % of it together."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(2):
         at = i * STEP_US * US
         thread.range(f"perfdoc.step {i}", at, at + STEP_US * US)
@@ -133,9 +129,7 @@ def test_compute_hides_no_more_than_there_is_of_it(tmp_path: Path) -> None:
 
 
 def test_communication_is_no_copy(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("perfdoc.step 0", 0, 1000 * US)
     device.kernel(GEMM, 0, 500 * US, launch=(thread, 1, 2))
     device.copy("peer_to_peer", 4096, 500 * US, 900 * US, stream=9, launch=(thread, 3, 4))
@@ -160,9 +154,7 @@ def test_the_copies_of_a_real_capture(shared_traces: Path, tmp_path: Path) -> No
 def test_a_whole_capture_holds_what_is_loaded_at_the_start(
     tmp_path: Path, kernel_us: int, level: str
 ) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     copied = (100 - kernel_us) * US
     device.copy("host_to_device", 1 << 20, 0, copied, stream=9, launch=(thread, 0, 1))
     device.kernel(GEMM, copied, 100 * US, launch=(thread, 2, 3))

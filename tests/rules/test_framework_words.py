@@ -29,7 +29,7 @@ from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import GEMM, trace_of
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.rules.cases import predicting, with_predictions
 
 US = 1_000
@@ -37,9 +37,7 @@ US = 1_000
 
 def launch_bound(name: str) -> TimelineBuilder:
     """3 steps of 30 short kernels, one every 100 us, in ranges of a name."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(3):
         begin = 3_000 * i * US
         thread.range(f"step {i}", begin, begin + 3_000 * US)
@@ -95,9 +93,7 @@ def test_a_server_is_not_told_to_train_otherwise(tmp_path: Path) -> None:
 def test_a_server_that_launches_graphs_is_not_told_to(tmp_path: Path, serves: bool) -> None:
     """Twelve small launches of an iteration, 50 us apart, then one graph of 1,400 us: nearly all of the
     kernels' time is in graphs, and their launches are few."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     name = "[Executor] _forward_step {}: 0 ctx reqs, 64 gen reqs" if serves else "step {}"
     for i in range(10):
         at = 1_000_000 + 2_100_000 * i

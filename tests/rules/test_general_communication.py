@@ -19,7 +19,7 @@ from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.events import Collective
 from tests.captures.kineto import write_kineto
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.rules.cases import US, case_of, gain_of, result, step_with_communication, two_steps
 from tests.rules.communicating import communicating, with_exposed, with_rows
 from tests.rules.examples import example
@@ -249,9 +249,7 @@ def test_who_ends_last_by_a_schedule_of_stages_is_not_late(tmp_path: Path, piped
     have one, it is of all of them together, and the first is late."""
     builders = []
     for rank in range(3):
-        builder = TimelineBuilder()
-        process = builder.process(pid=1000 + rank, rank=rank)
-        thread, device = process.thread(), process.device()
+        builder, thread, device = one_gpu(pid=1000 + rank, rank=rank)
         for i in range(6):
             at = i * 1000 * US
             come = at + (800 if rank == 0 else 450) * US

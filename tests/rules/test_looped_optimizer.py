@@ -13,7 +13,7 @@ from perfdoc.simulator.replay.edits.host import fused_optimizer
 from perfdoc.simulator.replay.rebuilt import rebuild_rank
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, gain_of, predicting, result
 from tests.rules.laid import MUL, given
 
@@ -39,9 +39,7 @@ def stepping(
 ) -> TimelineBuilder:
     """Two steps of 1 ms: a product of 500 us, then `tensors` times the unit, a kernel of 2 us every 5 us.
     between: a kernel of 1 us behind each unit."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
 
     def launch(name: str, start: int, end: int, call: int) -> None:
         device.kernel(name.split("<")[0], start, end, full_name=name, launch=(thread, call, call + US // 2))

@@ -10,7 +10,7 @@ from perfdoc.rules.checks import pd503_optimizer_state
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts import memory_relief, memory_room
 from tests.analyzers.tiny import GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, gain_of, predicting, result, settings_of
 from tests.rules.laid import FLASH, GIB, dense, device_memory, given, knowing, laid, remembering
 
@@ -23,9 +23,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 def recomputing(us: int, name: str = GEMM, forward: str = FLASH) -> TimelineBuilder:
     """Steps of 1 ms: forward, then a backward that begins with so many us of a layer's forward."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(2):
         at = i * STEP_US * US
         end, middle = at + STEP_US * US, at + 400 * US

@@ -12,7 +12,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.loading import awaits_batch
 from tests.analyzers.tiny import GEMM
 from tests.captures.kineto import write_kineto
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.rules.cases import case_of, result
 
 MS = 1_000_000
@@ -21,9 +21,7 @@ MS = 1_000_000
 def pausing(name: str, *, begin_ms: int = 10, once: bool = False) -> TimelineBuilder:
     """Six steps of 40 ms, or of 10 where it pauses once: 10 ms of computing, then the host makes no call for
     30, until a copy. A range of this name ends there, and another, shorter one lies elsewhere."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     at = 0
     for i in range(6):
         pauses = not once or i == 3
@@ -123,9 +121,7 @@ def test_one_range_speaks_for_no_other_wait(long_ms: int, apart: bool, named: bo
 
 def test_how_far_pauses_lie_apart_is_no_pace_of_launching(tmp_path: Path) -> None:
     """Steps of 40 ms: kernels of 5 ms, one launched at the beginning, one after 20 ms without a call."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for at in range(0, 240 * MS, 40 * MS):
         thread.range(f"step {at}", at, at + 40 * MS - 1)
         for begin in (at, at + 20 * MS):

@@ -14,7 +14,7 @@ from perfdoc.rules.checks import pd602_uneven_batches, pd904_steps_captured
 from perfdoc.rules.engine.case import Case
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, result, settings_of
 from tests.rules.laid import device_memory, given, knowing, laid, remembering
 
@@ -75,9 +75,7 @@ def batches(
     many thread blocks, not 132; all reduce to the end of the step."""
     builders = []
     for rank in range(ranks):
-        builder = TimelineBuilder()
-        process = builder.process(pid=1000 + rank, rank=rank)
-        thread, device = process.thread(), process.device()
+        builder, thread, device = one_gpu(pid=1000 + rank, rank=rank)
         for i in range(steps):
             at = i * STEP_US * US
             end = at + STEP_US * US

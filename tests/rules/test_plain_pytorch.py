@@ -15,7 +15,7 @@ from perfdoc.rules.engine.advise import advise, settle
 from perfdoc.rules.engine.case import Case
 from tests.analyzers.loader_jobs import job, off
 from tests.analyzers.tiny import ALL_GATHER, GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 from tests.rules.cases import STEP_US, US, case_of, result
 
 
@@ -60,9 +60,7 @@ def test_shards_have_their_own_ways_to_send_less(
 ) -> None:
     """Steps of 1 ms: weights are gathered once or twice, gradients scattered once, for 200 us each, the
     second half of all under compute: overlap is on."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for step in range(3):
         at = step * STEP_US * US
         thread.range(f"perfdoc.step {step}", at, at + STEP_US * US)

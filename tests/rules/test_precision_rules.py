@@ -18,7 +18,7 @@ from perfdoc.rules.checks import pd402_fp8_gains_little, pd403_fp8_casts, pd406_
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.precision import fp8_on, saved_by_16_bits_ns
 from tests.analyzers.tiny import GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 from tests.rules.cases import case_of, evidence_of, gain_of, predicting, result, settings_of
 from tests.rules.laid import CAST, FLASH, H100, dense, given, knowing, laid, starting_up
 from tests.rules.test_slow_step import laid_out
@@ -340,9 +340,7 @@ def test_a_clock_that_is_limited(measured: Measured) -> None:
 
 
 def test_kernels_inside_whole_graphs_are_not_guessed(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("perfdoc.step 0", 0, 1_000_000)
     device.kernel(GEMM, 0, 600_000, launch=(thread, 1, 2))
     device.graph_launch(1, 600_000, 1_000_000, launch=(thread, 3, 4))

@@ -16,7 +16,7 @@ from perfdoc.rules.checks import pd204_exposed_copies as pd204
 from perfdoc.simulator.replay.edits.kernels import in_fp8
 from tests.analyzers.tiny import GEMM
 from tests.captures.kineto import write_kineto
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.reports.build import one_rank
 from tests.reports.fill import filled
 from tests.rules.cases import US, case_of, evidence_of, result
@@ -68,9 +68,7 @@ def test_kineto_names_the_host_memory(tmp_path: Path, said: str, pinned: int | N
 
 
 def test_marked_steps_are_not_to_be_marked(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(2):
         thread.range(f"ProfilerStep#{i}", i * 100 * US, (i + 1) * 100 * US)
         device.kernel(GEMM, i * 100 * US, (i * 100 + 90) * US)
@@ -161,9 +159,7 @@ def test_a_given_configuration_is_not_asked_for(tmp_path: Path) -> None:
 
 def test_steps_are_named_by_the_ranges_that_are_there(tmp_path: Path) -> None:
     """Nobody who reads `forward pass` and `backward pass` on the timeline is told to make ranges."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(3):
         for k, name in enumerate(("forward pass", "backward pass")):
             at = (200 * i + 100 * k) * US

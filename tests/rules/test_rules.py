@@ -16,7 +16,7 @@ from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from perfdoc.rules.facts.hardware import gpu_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.rules.cases import case_of
 from tests.rules.judged import run_rules
 
@@ -35,9 +35,7 @@ def result(code: str, captures: Sequence[CaptureMeasurement]) -> RuleResult:
 
 def with_gap(gap_ns: int, *, launched: bool = True, kernel_ns: int = 50_000) -> TimelineBuilder:
     """Two kernels around a gap for which the second one was queued all along."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     launches = [(thread, 0, 1), (thread, 2, 3)] if launched else [None, None]
     device.kernel(GEMM, 10, 10 + kernel_ns, launch=launches[0])
     start = 10 + kernel_ns + gap_ns
@@ -124,9 +122,7 @@ def test_pd902_wants_step_ranges_unless_a_window_was_given(tmp_path: Path) -> No
     assert result("PD902", measured(tmp_path, with_gap(1))).state == "fires"
     for request in (WindowRequest(bounds_ns=(0, 100)), WindowRequest(whole_capture=True)):
         assert result("PD902", measured(tmp_path, with_gap(1), request)).state == "not_applicable"
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("perfdoc.step 0", 0, 100)
     device.kernel(GEMM, 10, 20, launch=(thread, 1, 2))
     assert result("PD902", measured(tmp_path, builder)).state == "passes"

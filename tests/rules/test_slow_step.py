@@ -10,7 +10,7 @@ import pytest
 
 from perfdoc.rules.engine.case import Case
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.rules.cases import US, case_of, evidence_of, result
 
 EVEN = (500, 0)
@@ -23,9 +23,7 @@ def laid_out(*ranks: Sequence[tuple[int, int]], named: bool = True) -> list[Time
     longest = [max(at) for at in zip(*waits, strict=True)]
     builders = []
     for number, steps in enumerate(ranks):
-        builder = TimelineBuilder()
-        process = builder.process(pid=1000 + number, rank=number)
-        thread, device = process.thread(), process.device()
+        builder, thread, device = one_gpu(pid=1000 + number, rank=number)
         at = 0
         for i, (busy, late) in enumerate(steps):
             end = at + (longest[i] + 100) * US
@@ -71,9 +69,7 @@ def test_what_only_that_step_has(tmp_path: Path, slow: Sequence[tuple[int, int]]
 
 def test_communication_of_unknown_dimension_has_no_name(tmp_path: Path) -> None:
     """An all-reduce of 100 us takes 1,300 in one step."""
-    builder = TimelineBuilder()
-    process = builder.process(rank=0)
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu(rank=0)
     at = 0
     for i in range(8):
         reduced = at + 500 * US
@@ -101,9 +97,7 @@ def test_a_host_that_is_late_is_looked_for_where_the_next_step_begins(tmp_path: 
 def test_a_pause_inside_the_slow_step_is_not_looked_for_in_the_next(tmp_path: Path, behind: int) -> None:
     """Steps of 600 us of kernels; in step 4 the host is silent for 1,200 us before its last 200, or, with
     nothing behind that, before the first kernel of step 5."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     at = 0
     for i in range(8):
         begin = at
@@ -333,9 +327,7 @@ def test_steps_in_which_others_are_waited_for_do_not_compute_longer(tmp_path: Pa
 
 def test_later_steps_of_more_kernels_are_no_slow_gpu(tmp_path: Path) -> None:
     """Six steps of four kernels of 500 us, then six of six: a batch that grows."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     at = 0
     for step in range(12):
         begin = at

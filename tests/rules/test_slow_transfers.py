@@ -10,7 +10,7 @@ from perfdoc.rules.engine.case import Case
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.events import NcclPayload
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.rules.cases import US, case_of, gain_of, result
 
 SUMS = "all-grads-sync"
@@ -23,9 +23,7 @@ def builders_of(
     and 3. late_us: so much later is rank 3. around: range of the call, which says of what dimension it is."""
     builders = []
     for rank in range(4):
-        builder = TimelineBuilder()
-        process = builder.process(pid=1000 + rank, rank=rank)
-        thread, device = process.thread(), process.device()
+        builder, thread, device = one_gpu(pid=1000 + rank, rank=rank)
         group = rank // 2
         own = 600 + (late_us if rank == 3 else 0)
         come, takes = 600 + group * late_us, second_us if group else 100

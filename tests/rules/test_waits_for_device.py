@@ -13,7 +13,7 @@ from perfdoc.simulator.replay.edits.host import without_waits
 from perfdoc.simulator.replay.rebuilt import rebuild_rank
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.rules.cases import US, case_of, gain_of, predicting, result
 
 
@@ -21,9 +21,7 @@ def drained(steps: int = 0) -> TimelineBuilder:
     """A kernel [5, 105) us that the host waits for in [10, 106). Back in Python it launches three kernels of
     10 us, one every 30 us: [126, 136), [156, 166), [186, 196). steps: so many in ranges, 200 us each; none:
     one stretch without any. A step ends with a second wait, [190, 197)."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(max(steps, 1)):
         at = 200 * i * US
         if steps:
@@ -107,9 +105,7 @@ def test_values_that_are_read_may_be_needed(waiting: Case, kind: str, count: int
 
 
 def test_one_wait_a_step_is_no_finding(tmp_path: Path) -> None:
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(3):
         at = 200 * i * US
         thread.range(f"step {i}", at, at + 199 * US)

@@ -21,7 +21,7 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import GEMM, trace_of
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.simulator.rebuilt_of import length
 from tests.simulator.scaled import scaled_kernels
 from tests.simulator.simulated import replayed, simulated
@@ -35,9 +35,7 @@ def test_what_ends_a_stretch_of_launches(between: str, tmp_path: Path) -> None:
     window begins at 8. Together: [0, 10) and then two at 10, kernels 1.2 us behind one another until 25.4.
     Where the third begins a stretch of its own, 50 us after the second: at 60, its kernel [68, 73). No graph
     collects the garbage: of the 50 us 40 stay, and the third is launched at 50."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     if between == "step":
         thread.range("perfdoc.step 0", 0, 100 * US)
         thread.range("perfdoc.step 1", 100 * US, 200 * US)
@@ -59,9 +57,7 @@ def test_what_ends_a_stretch_of_launches(between: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("pause_us", "gone_us"), [(20_000, 0), (8_000, 8_000)])
 def test_a_long_pause_is_none_that_a_graph_takes_away(tmp_path: Path, pause_us: int, gone_us: int) -> None:
     """Four launches 100 us apart, and one so long after them."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for at in (0, 100, 200, 300, 300 + pause_us):
         launch = (thread, at * US, (at + 10) * US)
         device.kernel(GEMM, (at + 8) * US, (at + 13) * US, stream=7, launch=launch)
@@ -82,9 +78,7 @@ def test_where_no_range_shows_passes_all_may_be_overlapped_already(tmp_path: Pat
 
 def test_norms_that_take_longer_alone_are_left(tmp_path: Path) -> None:
     """Two kernels of 100 us; of one it is known that it takes 150 alone, of the other 40: 60 us less."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(2):
         at = 5 + 100 * i
         device.kernel(GEMM, at * US, (at + 100) * US, stream=7, launch=(thread, i * US, (i + 1) * US))
@@ -148,9 +142,7 @@ def test_the_host_does_not_launch_again_what_is_kept(tmp_path: Path) -> None:
     """Calls of 3 us at 25, 50 and 110; kernels start 2 us after and run for 5. The second is a layer's
     forward again, in [40, 100): of the host's time 10 us before its call, the call, and 47 behind it go. The
     third kernel ends at 117 - 60; the window begins at 27."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("perfdoc.backward", 20 * US, 200 * US)
     thread.range("perfdoc.forward layer=0", 40 * US, 100 * US)
     for at in (25, 50, 110):

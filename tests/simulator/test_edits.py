@@ -27,7 +27,7 @@ from tests.amount import some
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.events import NcclPayload
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 from tests.planted.job import KINDS, JobSpec
 from tests.planted.spec import Late
 from tests.simulator.rebuilt_of import after, as_dp, length, planted
@@ -83,9 +83,7 @@ def test_launches_of_a_stretch_go(tmp_path: Path) -> None:
     and runs for 5. Together: the first call [0, 10), the others at 10, taking nothing; a kernel starts 0 us
     after such a call (8 were inside it), and 1.2 behind the one before on the stream, as none here was queued
     to show less: [8, 13), [14.2, 19.2), [20.4, 25.4). The window began at 8: 17.4 us."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(3):
         at = i * 60 * US
         device.kernel(GEMM, at + 8 * US, at + 13 * US, stream=7, launch=(thread, at, at + 10 * US))
@@ -97,9 +95,7 @@ def test_launches_of_a_stretch_go(tmp_path: Path) -> None:
 def test_nothing_starts_before_it_is_launched(tmp_path: Path) -> None:
     """As above, every kernel on a stream of its own: the second and third are launched at 10 and start then,
     not at 8 as the 8 us from their calls' starts less the 10 that the calls are shorter would have it."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(3):
         at = i * 60 * US
         device.kernel(GEMM, at + 8 * US, at + 13 * US, stream=7 + i, launch=(thread, at, at + 10 * US))
@@ -112,9 +108,7 @@ def test_nothing_starts_before_it_is_launched(tmp_path: Path) -> None:
 def test_a_wait_ends_a_stretch(tmp_path: Path) -> None:
     """A launch [0, 10), kernel [8, 13); a synchronisation [20, 30), which nothing is pending for; a launch
     [60, 70), kernel [68, 73). Nothing can go: 73 - 8 = 65 us."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 8 * US, 13 * US, stream=7, launch=(thread, 0, 10 * US))
     thread.api("cudaStreamSynchronize", 20 * US, 30 * US)
     device.kernel(GEMM, 68 * US, 73 * US, stream=7, launch=(thread, 60 * US, 70 * US))
@@ -127,9 +121,7 @@ def test_communication_that_is_overlapped_holds_up_the_optimizer_only(tmp_path: 
     next GEMM [203, 300) and the optimizer's kernel [300, 340). Overlapped, the second GEMM follows the first
     and ends at 197 (or a launch latency later); the optimizer's kernel waits for the all-reduce until 200 and
     ends at 240: 220 us from the window's start at 20."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("perfdoc.step 0", 0, 40 * US)
     device.kernel(GEMM, 20 * US, 100 * US, stream=7, launch=(thread, 1 * US, 3 * US))
     device.kernel(ALL_REDUCE, 20 * US, 200 * US, stream=20, launch=(thread, 4 * US, 5 * US))
@@ -161,9 +153,7 @@ def test_larger_buckets_save_latency(tmp_path: Path) -> None:
     of 9 MB: the fourth carries 5 MB in 110 us, the others nothing."""
     size = np.array([10**6, 10**6, 10**6, 2 * 10**6])
     took = np.array([30, 30, 30, 50]) * US
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i, (n, t) in enumerate(zip(size.tolist(), took.tolist(), strict=True)):
         at = i * 200 * US
         payload = NcclPayload(communicator=5, bytes=n, reduction="Sum")

@@ -18,7 +18,7 @@ from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import views_of
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, trace_of
 from tests.captures.events import NcclPayload
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.simulator.rebuilt_of import after, as_dp, job_of, length
 
 US = 1_000
@@ -34,9 +34,7 @@ def one_bucket(tmp_path: Path) -> Rebuilt:
     """A small all-reduce of 100 kB [4, 80) us, then ten kernels of the backward back to back [80, 1080),
     then one all-reduce of 1 MB [1080, 1480) on stream 20 that waits for them, then the optimizer's kernel
     [1480, 1580). The line through 76 and 400 us is 40 us + 0.36 ns a byte."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("perfdoc.step 0", 0, 90 * US)
 
     def reduce(host: int, size: int, start: int, end: int) -> None:
@@ -97,9 +95,7 @@ def test_half_the_bytes_keep_the_latency(one_bucket: Rebuilt) -> None:
 def test_only_gradients_change_their_type(tmp_path: Path) -> None:
     """A kernel, an all-reduce of 1 MB [100, 500) and an all-gather of 600 kB [500, 740): no latency, 0.4 ns a
     byte. With half the bytes of gradients the reduction takes 200 us, and the gathering what it took."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("perfdoc.step 0", 0, 900 * US)
     names = (("ncclAllReduce", ALL_REDUCE), ("ncclAllGather", ALL_GATHER))
     for i, (call, kernel) in enumerate(names):
@@ -126,9 +122,7 @@ def test_only_gradients_change_their_type(tmp_path: Path) -> None:
 def test_activations_that_are_kept(tmp_path: Path) -> None:
     """Kernels [10, 110), of a layer's forward again in the backward [110, 160), [160, 260): 250 us, then 200.
     Their launches lie early, so the host's time does not show."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("perfdoc.forward", 0, 4 * US)
     thread.range("perfdoc.backward", 5 * US, 20 * US)
     thread.range("perfdoc.forward layer=0", 6 * US, 10 * US)
@@ -142,9 +136,7 @@ def test_activations_that_are_kept(tmp_path: Path) -> None:
 
 def passes(folder: Path, **facts: int) -> Rebuilt:
     """A forward and a backward, each of ten kernels of 10 us and ten of 100, back to back from 5 us on."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     thread.range("perfdoc.forward", 0, 20 * US)
     thread.range("perfdoc.backward", 20 * US, 40 * US)
     at = 5

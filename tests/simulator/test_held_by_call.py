@@ -10,7 +10,7 @@ from perfdoc.simulator.replay.edits.host import without_launches
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 from tests.simulator.rebuilt_of import length
 
 US = 1_000
@@ -18,9 +18,7 @@ US = 1_000
 
 def rebuilt_of(folder: Path, *launches: tuple[int, int, int, int]) -> Rebuilt:
     """(call begins, returns, kernel begins, ends) in us, of one thread and one stream."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for call, returned, begin, end in launches:
         device.kernel(GEMM, begin * US, end * US, launch=(thread, call * US, returned * US))
     folder.mkdir(exist_ok=True)
@@ -67,9 +65,7 @@ def test_a_graph_and_a_blocking_copy_hold_up_nothing_by_their_length(tmp_path: P
     """The second kernel of one call, 3 us behind the first, waits for that, though the call runs; a copy from
     pageable memory, within its call, for what ran before it. Of two more launches the second call runs as the
     first one's kernel ends at 60: its kernel follows in 1.2 us and not in 5."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     graph = thread.api("cudaGraphLaunch", 0, 30 * US)
     device.kernel(GEMM, 5 * US, 10 * US, correlation=graph)
     device.kernel(GEMM, 13 * US, 20 * US, correlation=graph)

@@ -16,7 +16,7 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import one_gpu
 from tests.rules.laid import MUL
 from tests.rules.test_looped_optimizer import ADAM, stepping
 from tests.simulator.scaled import scaled_kernels
@@ -61,9 +61,7 @@ def test_a_withheld_prediction_leaves_what_the_change_touches(tmp_path: Path) ->
 def two_streams(folder: Path, *, data: bool = False) -> Rebuilt:
     """Kernels of 30 us on one stream and of 40 on the other, launched one after the other, 60 us apart; the
     host loads data for 20 us of them."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     if data:
         thread.range("perfdoc.data", 30 * US, 50 * US)
     for i, us in enumerate((30, 40)):
@@ -89,9 +87,7 @@ def test_chains_count_and_not_sums(tmp_path: Path) -> None:
 def in_turn(folder: Path, took_us: int) -> Rebuilt:
     """GEMMs round robin over four streams, all launched at the start, each 120 us after the last one's end: a
     flag that the device polls, of which the capture shows nothing."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     at = 200 * US
     for i in range(20):
         launch = (thread, i * 5 * US, i * 5 * US + 4 * US)

@@ -18,7 +18,7 @@ from perfdoc.traces.load import read_trace
 from tests.amount import some
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 US = 1_000
 
@@ -31,9 +31,7 @@ def test_a_launch_bound_chain_is_the_hosts(tmp_path: Path) -> None:
     """Three launches of 10 µs each, 50 µs of Python between them; each kernel starts 8 µs after its call
     began and runs for 5. The path: launch, Python, launch, Python, launch (8 of its 10 µs), kernel; of the
     window, which begins with the first kernel at 8 µs, 120 + 8 - 8 + 5 = 125 µs remain."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(3):
         at = i * 60 * US
         launch = (thread, at, at + 10 * US)
@@ -48,9 +46,7 @@ def test_a_launch_bound_chain_is_the_hosts(tmp_path: Path) -> None:
 def test_work_that_is_queued_waits_for_its_stream(tmp_path: Path) -> None:
     """Launched at 0, 10 and 20 µs; each runs for 100, one after the other, 2 µs apart: the path is the first
     call's 5 µs until the kernel starts, three kernels and two gaps."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(3):
         launch = (thread, i * 10 * US, (i * 10 + 6) * US)
         start = 5 * US + i * 102 * US
@@ -68,9 +64,7 @@ def test_work_that_is_queued_waits_for_its_stream(tmp_path: Path) -> None:
 
 def test_an_event_makes_compute_wait_for_communication(tmp_path: Path) -> None:
     """An all-reduce [10,200) µs on stream 20; stream 7 waits for it and computes [203,300)."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(ALL_REDUCE, 10 * US, 200 * US, stream=20, launch=(thread, 0, 5 * US))
     record = device.record_event(20, launch=(thread, 6 * US, 7 * US))
     device.wait_event(7, record, launch=(thread, 8 * US, 9 * US))
@@ -85,9 +79,7 @@ def test_a_host_that_waits_for_the_device_goes_on_when_it_is_done(tmp_path: Path
     """A kernel [8,500) µs; the host waits from 20 to 510; 30 µs of Python later it launches the next,
     which starts 8 µs after its call. With the first kernel 392 µs shorter everything behind it is 392 µs
     earlier."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 8 * US, 500 * US, stream=7, launch=(thread, 0, 10 * US))
     thread.api("cudaStreamSynchronize", 20 * US, 510 * US)
     device.kernel(GEMM, 548 * US, 600 * US, stream=7, launch=(thread, 540 * US, 550 * US))
@@ -156,9 +148,7 @@ def test_an_end_that_nothing_in_the_capture_moves_withholds_predictions(tmp_path
 
 def test_a_replay_that_ends_where_the_window_begins_predicts_nothing(tmp_path: Path) -> None:
     """Launched its own length before it ran, and nothing says what it waited for."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 100 * US, 200 * US, launch=(thread, 0, 5))
     found = replay(rebuild_rank(view_of(builder, tmp_path)))
     assert (found.replayed_ns, found.predicts) == (0, False)
@@ -167,9 +157,7 @@ def test_a_replay_that_ends_where_the_window_begins_predicts_nothing(tmp_path: P
 def test_a_wait_that_returns_as_the_next_call_begins_still_holds_it_up(tmp_path: Path) -> None:
     """Captures in whole microseconds: a kernel [8, 500), a wait [20, 510), the next launch at 510. With the
     kernel 392 us shorter everything behind it is 392 us earlier."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 8 * US, 500 * US, stream=7, launch=(thread, 0, 10 * US))
     thread.api("cudaStreamSynchronize", 20 * US, 510 * US)
     device.kernel(GEMM, 518 * US, 600 * US, stream=7, launch=(thread, 510 * US, 520 * US))
@@ -189,9 +177,7 @@ def test_any_window_is_replayed_or_said_not_to_be(
 ) -> None:
     """A kernel [8, 500), a wait [20, 510), a kernel [518, 600), in us; windows that hold a call and no
     kernel, neither, half of both."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel(GEMM, 8 * US, 500 * US, stream=7, launch=(thread, 0, 10 * US))
     thread.api("cudaStreamSynchronize", 20 * US, 510 * US)
     device.kernel(GEMM, 518 * US, 600 * US, stream=7, launch=(thread, 511 * US, 520 * US))

@@ -26,7 +26,7 @@ from tests.analyzers.tiny import GEMM
 from tests.captures.kineto import write_kineto
 from tests.captures.nsys_parquet import write_nsys_parquet
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder
+from tests.captures.timeline import TimelineBuilder, one_gpu
 
 US, MIB, GIB = 1_000, 1 << 20, 1 << 30
 ORIGIN = 1_750_000_000_000_000_000
@@ -44,9 +44,7 @@ PINNED, DEVICE, ARRAY, MANAGED, STATIC = 1, 2, 3, 4, 5
 def job(*, steps: int = 4) -> TimelineBuilder:
     """Steps of 100 us on one GPU, each of one GEMM; the first begins at 1,000 us. And one that is left out:
     it lacks the 20 us that others idle behind their work."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     for i in range(steps + 1):
         at = (1_000 + 100 * i) * US
         thread.range(f"step {i}", at, at + 90 * US)

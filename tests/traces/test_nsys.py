@@ -18,7 +18,7 @@ from tests.captures.events import NcclPayload
 from tests.captures.nsys_parquet import write_nsys_parquet
 from tests.captures.nsys_schemas import GENERATIONS, ExportOptions
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import Timeline, TimelineBuilder
+from tests.captures.timeline import Timeline, TimelineBuilder, one_gpu
 
 COMMUNICATOR = 13429301450432826988  # above 2^63; the one of ddp_2gpu_rtx3090
 
@@ -359,9 +359,7 @@ def test_pages_that_move_on_demand_are_told(kind: int, told: bool, tmp_path: Pat
 @pytest.mark.parametrize(("causes", "told"), [((0, 0), 0), ((1, 1), 0), ((1, 2), 1), ((2, 2), 2)])
 def test_pages_that_a_program_prefetches_are_not(causes: tuple[int, int], told: int, tmp_path: Path) -> None:
     """As above, prefetched. Causes as CUPTI has them: 1 the program itself, 2 a page that is not there."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
+    builder, thread, device = one_gpu()
     device.kernel("gather", 0, 1_000_000)
     for at in (100_000, 500_000):
         launch = (thread, at - 20, at - 10, "cudaMemPrefetchAsync")
