@@ -39,6 +39,22 @@ from perfdoc.results.rules import Evidence
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 from tests.reports.fill import filled, missing
 
+NO_MFU = Mfu(
+    value=None,
+    reason="FLOPs per step are not known",
+    remedy="Give the model.",
+    flops_per_step=None,
+    flops_source="",
+    step_time_ns=None,
+    gpus=None,
+    gpus_source="",
+    peak_flops=None,
+    peak_source="",
+    dtype=None,
+    convention=None,
+    waterfall=[],
+)
+
 
 def ledger(**leaves: int) -> Ledger:
     """A ledger from its leaves in ns; those not given are 0. Idle causes as idle_host and so on."""
@@ -180,21 +196,7 @@ def diagnosis(ranks: list[Rank], **changes: object) -> Diagnosis:
             ),
         ],
         ranks=ranks,
-        mfu=Mfu(
-            value=None,
-            reason="FLOPs per step are not known",
-            remedy="Give the model.",
-            flops_per_step=None,
-            flops_source="",
-            step_time_ns=median_low(steps) if steps else None,
-            gpus=None,
-            gpus_source="",
-            peak_flops=None,
-            peak_source="",
-            dtype=None,
-            convention=None,
-            waterfall=[],
-        ),
+        mfu=replace(NO_MFU, step_time_ns=median_low(steps) if steps else None),
         analyses=filled(
             Analyses,
             reason="not measured by this test",

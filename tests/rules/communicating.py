@@ -16,6 +16,13 @@ from tests.rules.cases import STEP_US, US, case_of
 H100, A100, B200, GB200 = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA B200", "NVIDIA GB200")
 ATTENTION = "flash_fwd_kernel"
 _RANGES = {"dp": "all-grads-sync", "tp": "tp comm", "cp": "cp ring"}
+ONE: dict[str, Value] = {
+    "tensor_model_parallel_size": 1,
+    "context_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "expert_model_parallel_size": 1,
+}
+"""No model parallelism."""
 LLAMA_8B = ModelShape(
     name="llama3-8b",
     layers=32,
@@ -62,11 +69,6 @@ def communicating(
 def having(case: Case, settings: dict[str, Value] | None = None, dialect: Dialect = "perfdoc") -> Case:
     """The same measurement with these settings and no others."""
     return replace(case, configuration=Configuration(values=settings or {}, dialect=dialect))
-
-
-def of_job(case: Case, **facts: Any) -> Case:
-    """The same measurement of a job of which these facts are known."""
-    return replace(case, job=replace(case.job, facts=replace(case.job.facts, **facts)))
 
 
 def with_rows(case: Case, **changes: Any) -> Case:

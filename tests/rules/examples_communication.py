@@ -4,18 +4,13 @@ from pathlib import Path
 
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
-from tests.rules.communicating import GB200, LLAMA_8B, communicating, having, of_job, with_rows
+from tests.rules.communicating import GB200, LLAMA_8B, ONE, communicating, having, with_rows
 from tests.rules.examples import example
+from tests.rules.laid import knowing
 from tests.rules.simulated_cases import simulated_case, with_settings
 from tests.rules.test_communication_rules import contended
 from tests.rules.test_tp_rules import slowed
 
-ONE: dict[str, Value] = {
-    "tensor_model_parallel_size": 1,
-    "context_parallel_size": 1,
-    "pipeline_model_parallel_size": 1,
-    "expert_model_parallel_size": 1,
-}
 NODES: dict[str, Value] = {
     **ONE,
     "use_distributed_optimizer": True,
@@ -46,7 +41,7 @@ def half_of_the_bandwidth(folder: Path) -> Case:
     """steps of 1 ms on H100 with 100 µs of exposed gradient reduction at 150 GB/s; Llama 3 8B on 64
     data-parallel ranks, 8 nodes of 8."""
     slow = with_rows(communicating(folder, "dp", 100), bus_bandwidth_gbps=150.0)
-    return of_job(having(slow, NODES), model=LLAMA_8B)
+    return knowing(having(slow, NODES), model=LLAMA_8B)
 
 
 @example(

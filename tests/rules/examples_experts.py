@@ -5,8 +5,9 @@ from pathlib import Path
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
 from tests.planted.spec import JobSpec
-from tests.rules.communicating import LLAMA_8B, communicating, having, of_job, with_exposed
+from tests.rules.communicating import LLAMA_8B, communicating, having, with_exposed
 from tests.rules.examples import example
+from tests.rules.laid import knowing
 from tests.rules.planted_cases import planted_case, under
 from tests.rules.test_context_rules import FULL, SPLIT, recomputing
 from tests.rules.test_moe_rules import EP, ETP, NOW, PP, SHARED, WIDE
@@ -75,7 +76,7 @@ def stages_where_experts_could_spread(folder: Path) -> Case:
 def two_micro_batches_of_many_ranks(folder: Path) -> Case:
     """steps of 1 ms with 600 µs of DP communication, 100 µs of it exposed; 2 micro-batches on 64
     data-parallel ranks."""
-    return of_job(communicating(folder, "dp", 100, hidden_us=500), micro_batches=2, dp=64)
+    return knowing(communicating(folder, "dp", 100, hidden_us=500), micro_batches=2, dp=64)
 
 
 @example("PD382")
@@ -98,4 +99,4 @@ def exposed_tp_beside_idle_cp(folder: Path) -> Case:
     """Llama 3 8B with TP=4 and CP=2; in steps of 1 ms 100 µs of TP communication are exposed, none of
     CP."""
     case = having(communicating(folder, "cp", 100, attention_us=400), SPLIT)
-    return of_job(with_exposed(case, tp=100, cp=0), model=LLAMA_8B)
+    return knowing(with_exposed(case, tp=100, cp=0), model=LLAMA_8B)

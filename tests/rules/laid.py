@@ -62,6 +62,15 @@ def laid(
     return builder
 
 
+DENSE: dict[str, Value] = {
+    "cuda_graph_impl": "none",
+    "recompute_granularity": None,
+    "num_moe_experts": None,
+    "use_te_rng_tracker": True,
+}
+"""Whole layers can be captured."""
+
+
 def given(case: Case, dialect: Dialect | None = "perfdoc", /, **settings: Value) -> Case:
     """The same with these settings and no others."""
     return replace(case, configuration=Configuration(values=settings, dialect=dialect))

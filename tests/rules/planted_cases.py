@@ -21,6 +21,7 @@ from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.planted.job import planted_job
 from tests.planted.spec import JobSpec
 
+GPUS = ("NVIDIA H100 80GB HBM3", "NVIDIA GB200", "NVIDIA L40S", "NVIDIA A100-SXM4-80GB", "Mystery")
 LLAMA = known_models()["llama3-8b"]
 """8.03 billion parameters, 32 layers 4,096 wide, 32 heads, 8 groups, sequences of 8,192."""
 MIXTRAL = known_models()["mixtral-8x7b"]

@@ -11,15 +11,8 @@ from perfdoc.rules.checks.pd383_long_sequence_recompute import MIN_FRAC, MIN_TOK
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.context_parallel import TIMES, two_levels
 from tests.rules.cases import gain_of, predicting, result, settings_of
-from tests.rules.communicating import (
-    ATTENTION,
-    LLAMA_8B,
-    communicating,
-    having,
-    of_job,
-    with_exposed,
-    with_parts,
-)
+from tests.rules.communicating import ATTENTION, LLAMA_8B, communicating, having, with_exposed, with_parts
+from tests.rules.laid import knowing
 
 CP8: dict[str, Value] = {
     "tensor_model_parallel_size": 1,
@@ -202,7 +195,7 @@ def test_pd383_divides_as_far_as_memory_asks(exposed: Case) -> None:
     batch: dict[str, Value] = {"global_batch_size": 64, "micro_batch_size": 1, "num_moe_experts": None}
     more: dict[str, Value] = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}
     settings = {**FULL, **batch, **more, "use_distributed_optimizer": True}
-    case = of_job(recomputing(having(exposed, settings), 100), model=LLAMA_8B)
+    case = knowing(recomputing(having(exposed, settings), 100), model=LLAMA_8B)
     for gib, to in ((117, 2), (116, 4), (99, 4), (98, 8), (90, 8), (89, None)):
         ranks = [replace(r, device=replace(r.device, memory_bytes=gib << 30)) for r in case.ranks]
         found = result("PD383", replace(case, captures=[replace(case.captures[0], ranks=ranks)]))
@@ -244,7 +237,7 @@ SPLIT: dict[str, Value] = {
     ],
 )
 def test_pd384(exposed: Case, tp_us: float, cp_us: float, advised: dict[str, Value]) -> None:
-    case = of_job(with_exposed(having(exposed, SPLIT), tp=tp_us, cp=cp_us), model=LLAMA_8B)
+    case = knowing(with_exposed(having(exposed, SPLIT), tp=tp_us, cp=cp_us), model=LLAMA_8B)
     found = result("PD384", case)
     assert (found.state, settings_of(found)) == ("fires" if advised else "passes", advised)
     assert found.level == "information" or not advised
@@ -260,7 +253,7 @@ def test_pd384(exposed: Case, tp_us: float, cp_us: float, advised: dict[str, Val
     ],
 )
 def test_pd384_proposes_nothing_that_does_not_fit(exposed: Case, settings: dict[str, Value]) -> None:
-    case = of_job(with_exposed(having(exposed, {**SPLIT, **settings}), tp=200, cp=0), model=LLAMA_8B)
+    case = knowing(with_exposed(having(exposed, {**SPLIT, **settings}), tp=200, cp=0), model=LLAMA_8B)
     assert result("PD384", case).state == "passes"
 
 
@@ -269,7 +262,7 @@ def test_pd384_asks_whether_it_fits(exposed: Case) -> None:
     activations."""
     batch: dict[str, Value] = {"global_batch_size": 2, "micro_batch_size": 1, "sequence_parallel": True}
     settings = {**SPLIT, **batch, "tensor_model_parallel_size": 2}
-    case = of_job(with_exposed(having(exposed, settings), tp=200, cp=0), model=LLAMA_8B)
+    case = knowing(with_exposed(having(exposed, settings), tp=200, cp=0), model=LLAMA_8B)
     for memory_gib, state in ((1000, "fires"), (48, "passes")):
         ranks = [replace(r, device=replace(r.device, memory_bytes=memory_gib << 30)) for r in case.ranks]
         assert (
@@ -285,7 +278,7 @@ def test_pd384_down_to_one(exposed: Case) -> None:
         "sequence_parallel": True,
         "tp_comm_overlap": True,
     }
-    case = of_job(with_exposed(having(exposed, settings), tp=200, cp=0), model=SMALLER)
+    case = knowing(with_exposed(having(exposed, settings), tp=200, cp=0), model=SMALLER)
     assert settings_of(result("PD384", case)) == {
         "tensor_model_parallel_size": 1,
         "context_parallel_size": 4,

@@ -10,15 +10,10 @@ from perfdoc.rules.checks.pd103_slow_dp_links import LOW_LINK_FRAC, RING_RANKS
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.gradient_sums import MANY_RANKS
 from tests.rules.cases import gain_of, predicting, result, settings_of
-from tests.rules.communicating import A100, LLAMA_8B, communicating, having, of_job, with_rows
+from tests.rules.communicating import A100, LLAMA_8B, ONE, communicating, having, with_rows
+from tests.rules.laid import knowing
 
 SHARDED: dict[str, Value] = {"use_distributed_optimizer": True, "overlap_grad_reduce": True}
-ONE: dict[str, Value] = {
-    "tensor_model_parallel_size": 1,
-    "context_parallel_size": 1,
-    "pipeline_model_parallel_size": 1,
-    "expert_model_parallel_size": 1,
-}
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +99,7 @@ def test_pd101_narrow_sums_over_many_ranks(
     exposed: Case, dp: int, more: dict[str, Value], advised: dict[str, Value]
 ) -> None:
     settings = {**SHARDED, **ONE, "grad_reduce_in_fp32": True, "data_parallel_size": dp, **more}
-    case = of_job(having(predicting(exposed, dp_half_bytes=(0.01, 0.02, 0.03)), settings), dtype="bf16")
+    case = knowing(having(predicting(exposed, dp_half_bytes=(0.01, 0.02, 0.03)), settings), dtype="bf16")
     found = result("PD101", case)
     assert settings_of(found) == advised
     assert (f"over {dp} ranks is not advised" in found.remedy) == (not advised)
@@ -173,7 +168,7 @@ def test_pd102(exposed: Case) -> None:
 )
 def test_pd102_by_settings(exposed: Case, settings: dict[str, Value], dtype: str | None, state: str) -> None:
     case = having(exposed, {**ONE, "data_parallel_size": MANY_RANKS, **settings})
-    assert result("PD102", of_job(with_rows(case, element_type=""), dtype=dtype)).state == state
+    assert result("PD102", knowing(with_rows(case, element_type=""), dtype=dtype)).state == state
 
 
 NODES: dict[str, Value] = {
@@ -193,7 +188,7 @@ def slow(case: Case, gbps: float | None, settings: dict[str, Value]) -> Case:
 
 def test_pd103_across_nodes(exposed: Case) -> None:
     """64 ranks over 8 nodes of 8 H100: min(450, 8 x 50) = 400 GB/s, of which half is enough."""
-    case = of_job(slow(exposed, 400 * LOW_LINK_FRAC - 1, NODES), model=LLAMA_8B)
+    case = knowing(slow(exposed, 400 * LOW_LINK_FRAC - 1, NODES), model=LLAMA_8B)
     fires = result("PD103", case)
     assert (fires.state, fires.level) == ("fires", "information"), fires.reason
     assert settings_of(fires) == {
@@ -331,7 +326,7 @@ def test_a_job_of_no_ranks_has_no_replicas(exposed: Case) -> None:
         "use_precision_aware_optimizer": False,
         "bf16": True,
     }
-    case = of_job(having(exposed, nobody), dp=None)
+    case = knowing(having(exposed, nobody), dp=None)
     assert case.dp is None
     for code in ("PD103", "PD312", "PD380", "PD503"):
         result(code, case)  # which fails where a rule throws

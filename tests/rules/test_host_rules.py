@@ -16,14 +16,7 @@ from perfdoc.rules.engine.own_words import under_megatrons_names
 from perfdoc.simulator.replay.basis import RARE_STEPS, AsOften
 from tests.captures.nsys_sqlite import write_nsys_sqlite
 from tests.rules.cases import case_of, evidence_of, gain_of, predicting, result, settings_of, step_with_gap
-
-DENSE: dict[str, Value] = {
-    "cuda_graph_impl": "none",
-    "recompute_granularity": None,
-    "num_moe_experts": None,
-    "use_te_rng_tracker": True,
-}
-"""Whole layers can be captured."""
+from tests.rules.laid import DENSE
 
 
 def test_what_others_wait_for_counts_too(tmp_path: Path) -> None:

@@ -24,14 +24,8 @@ from tests.rules.cases import (
     step_with_gap,
     two_steps,
 )
-from tests.rules.laid import GIB, device_memory, given, laid, remembering
+from tests.rules.laid import DENSE, GIB, device_memory, given, laid, remembering
 
-DENSE: dict[str, Value] = {
-    "cuda_graph_impl": "none",
-    "recompute_granularity": None,
-    "num_moe_experts": None,
-    "use_te_rng_tracker": True,
-}
 DROPLESS: dict[str, Value] = {**DENSE, "num_moe_experts": 8, "moe_expert_capacity_factor": None, "fp8": None}
 
 

@@ -13,7 +13,16 @@ from perfdoc.rules.engine.registry import own_rules, verdict_of
 from perfdoc.rules.facts.degrees import degrees_of
 from tests.amount import tries
 from tests.planted.spec import JobSpec
-from tests.rules.planted_cases import LLAMA, MIXTRAL, on, planted_case, under, with_compute, with_exposed
+from tests.rules.planted_cases import (
+    GPUS,
+    LLAMA,
+    MIXTRAL,
+    on,
+    planted_case,
+    under,
+    with_compute,
+    with_exposed,
+)
 
 SEEDS = range(tries(100, 500))
 CHOICES: Mapping[str, tuple[Value, ...]] = {
@@ -65,7 +74,6 @@ CHOICES: Mapping[str, tuple[Value, ...]] = {
     "nproc_per_node": (1, 4, 8),
     "cp_comm_type": (None, "a2a", "p2p"),
 }
-GPUS = ("NVIDIA H100 80GB HBM3", "NVIDIA GB200", "NVIDIA L40S", "NVIDIA A100-SXM4-80GB", "Mystery")
 OURS = [r for r in own_rules() if "PD301" <= r.meta.code <= "PD379" and r.meta.code != "PD303"]
 
 

@@ -6,7 +6,8 @@ from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks.pd115_groups_across_racks import _cut
 from perfdoc.rules.engine.case import Case
 from tests.rules.cases import result, settings_of
-from tests.rules.communicating import GB200, communicating, having, of_job, with_exposed
+from tests.rules.communicating import GB200, communicating, having, with_exposed
+from tests.rules.laid import knowing
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +164,7 @@ def test_pd116(rack: Case, settings: dict[str, Value], state: str, advised: dict
 def test_pd116_by_release(
     rack: Case, version: str, settings: dict[str, Value], state: str, advised: dict[str, Value]
 ) -> None:
-    case = of_job(having(rack, {**OFFLOADS, **settings}), nccl_version=version)
+    case = knowing(having(rack, {**OFFLOADS, **settings}), nccl_version=version)
     found = result("PD116", case)
     assert (found.state, settings_of(found)) == (state, advised)
 

@@ -19,7 +19,7 @@ from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from tests.amount import tries
 from tests.knobs.random_configurations import drawn
 from tests.rules.judged import run_rules
-from tests.rules.planted_cases import LLAMA, MIXTRAL, on, with_exposed
+from tests.rules.planted_cases import GPUS, LLAMA, MIXTRAL, on, with_exposed
 from tests.rules.simulated_cases import FRAGMENTED, simulated_case, with_settings
 from tests.rules.test_communication_rules import contended
 
@@ -34,7 +34,6 @@ PLANTED = (
 )
 """Shape, layout and what is wrong: measured once, then given other settings again and again."""
 MUCH_FRAC = 0.1
-GPUS = ("NVIDIA H100 80GB HBM3", "NVIDIA GB200", "NVIDIA L40S", "NVIDIA A100-SXM4-80GB", "Mystery")
 MODELS = (LLAMA, MIXTRAL, None)
 MUST_ADVISE = {"PD101", "PD110", "PD120", "PD202", "PD203", "PD301", "PD342", "PD501"}
 """Rules that are known to have advice in these cases: without it the test would say nothing."""

@@ -21,8 +21,9 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.graphs import MIN_HOST_FRAC
 from tests.amount import some
 from tests.rules.cases import gain_of, predicting, result
-from tests.rules.communicating import communicating, having, of_job, with_exposed
+from tests.rules.communicating import communicating, having, with_exposed
 from tests.rules.judged import run_rules
+from tests.rules.laid import knowing
 from tests.rules.test_mapping_rules import idle
 from tests.simulator.simulated import DENSE, facts_of, simulated, written
 
@@ -153,9 +154,9 @@ def test_pd382_counts_micro_batches(exposed: Case) -> None:
     for vpp, least in ((None, 16), (2, 8)):
         settings: dict[str, Value] = {**MANY, **BASICS, "virtual_pipeline_model_parallel_size": vpp}
         for count, few in ((least - 1, True), (least, False)):
-            found = result("PD382", of_job(at_mfu(exposed, 0.1, settings), micro_batches=count))
+            found = result("PD382", knowing(at_mfu(exposed, 0.1, settings), micro_batches=count))
             assert (f"have {least} or more" in found.remedy) == few
-    unknown = of_job(at_mfu(exposed, 0.1, {**MANY, **BASICS}), micro_batches=2, vpp=None)
+    unknown = knowing(at_mfu(exposed, 0.1, {**MANY, **BASICS}), micro_batches=2, vpp=None)
     assert "bubble" not in result("PD382", unknown).remedy
 
 
@@ -201,10 +202,10 @@ def test_pd380(tmp_path_factory: pytest.TempPathFactory) -> None:
         (half - 100, None, "skipped"),
     ):
         case = communicating(tmp_path_factory.mktemp("few"), "dp", 100, hidden_us=us)
-        found = result("PD380", of_job(case, micro_batches=count, dp=64))
+        found = result("PD380", knowing(case, micro_batches=count, dp=64))
         assert found.state == state, (us, count)
         assert found.level == "information" or state != "fires"
-    assert result("PD380", of_job(case, micro_batches=1, dp=1)).state == "not_applicable"
+    assert result("PD380", knowing(case, micro_batches=1, dp=1)).state == "not_applicable"
     # 128 samples of 64 replicas by ones are two micro-batches.
     settings: dict[str, Value] = {"global_batch_size": 128, "micro_batch_size": 1, "data_parallel_size": 64}
     assert result("PD380", having(case, settings)).evidence[0].value == "2"
@@ -223,6 +224,6 @@ def waiting(case: Case, share: float) -> Case:
 def test_pd380_waiting_is_no_transfer(tmp_path_factory: pytest.TempPathFactory) -> None:
     """600 of 1,000 us are DP communication; of 100 us of waiting half of the window is left, of 101 less."""
     case = communicating(tmp_path_factory.mktemp("late"), "dp", 100, hidden_us=500)
-    few = of_job(case, micro_batches=1, dp=64)
+    few = knowing(case, micro_batches=1, dp=64)
     assert result("PD380", waiting(few, 0.1)).state == "fires"
     assert result("PD380", waiting(few, 0.101)).state == "passes"

@@ -12,6 +12,7 @@ import pytest
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.layout import plan
 from tests.trainer.launch import need_megatron, read_result, run_cases
+from tests.trainer.overrides import FSDP2, PP2, VPP2
 
 pytestmark = pytest.mark.slow
 
@@ -41,14 +42,8 @@ FRESH = "load_weights_only=true"
 EXPERTS = ["num_moe_experts=4", "moe_router_topk=2", "moe_ffn_hidden_size=32"]
 OVERLAPS = ["overlap_grad_reduce=true", "overlap_param_gather=true", "bucket_size=8000"]
 TP2 = ["tensor_model_parallel_size=2", "sequence_parallel=true"]
-PP2 = ["pipeline_model_parallel_size=2"]
-VPP2 = ["virtual_pipeline_model_parallel_size=2", "overlap_p2p_comm=true"]
-FSDP2 = [
-    "use_torch_fsdp2=true",
-    "use_distributed_optimizer=false",
-    "untie_embeddings_and_output_weights=true",
-]
-"""From the seed: it has no checkpoints. The seed gives every layout without stages the same weights."""
+# FSDP2 begins from the seed: it has no checkpoints. The seed gives every layout without stages the same
+# weights.
 
 RANKS: dict[int, dict[str, list[str]]] = {
     2: {

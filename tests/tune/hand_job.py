@@ -7,30 +7,15 @@ from typing import Any
 
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.results.headline import Mfu
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.simulator.job.predict import Models
 from perfdoc.traces import Device
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.tune.job import Job, memory_of
+from tests.reports.build import NO_MFU
 from tests.simulator.hand_model import model
 
 NO_MEMORY = MemoryAnalysis(state="not_measured", reason="", remedy="", devices=[], processes=[])
-NO_MFU = Mfu(
-    value=None,
-    reason="",
-    remedy="",
-    flops_per_step=None,
-    flops_source="",
-    step_time_ns=None,
-    gpus=None,
-    gpus_source="",
-    peak_flops=None,
-    peak_source="",
-    dtype=None,
-    convention=None,
-    waterfall=[],
-)
 SHAPE = ModelShape(
     name="tiny",
     layers=4,
