@@ -129,11 +129,12 @@ class HostCalls:
 
 
 def host_bounds(view: DeviceView) -> tuple[int, int]:
-    """On the host: from the first step range to the last's end or a next one's start; else the window."""
+    """The window on the host: from the first step range's start to the last one's end, or to the start of the
+    one behind them; without step ranges the window itself."""
     window, ranges = view.window, view.step_ranges
     if not window.steps:
         return window.start_ns, window.end_ns
-    return int(ranges.start_ns[0]), max(int(ranges.end_ns.max()), *(ranges.following or (0,))[:1])
+    return int(ranges.start_ns[0]), max(int(ranges.end_ns.max()), int(ranges.met.start_ns[-1]))
 
 
 def step_at(view: DeviceView, time_ns: I64) -> I64:

@@ -222,14 +222,14 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
     hosts = [] if waits else [c.saved_ns for c in leading(case.what_if) if c.kind == "late_host"]
     saved = max(hosts, default=0) / (case.what_if.measured_ns or 1)
     late, unasked = 0 < saved >= share / 2, awaits_requests(case)
+    look = _ON_CPU if where.startswith("`aten::") and not waits else _IN_RANGE
+    there = look.format(where) if mostly_in(case, lambda name: name == where) else ""
     return fires(
         level="information" if late or unasked else "problem",
         action="Capture the engine under load" if unasked else _FIND,
         reason=_UNASKED if unasked else _WAITS if waits else _PAUSES if pauses else _BETWEEN,
         evidence=[*longest, *evidence, *_waits(case)],
-        remedy=(_ON_CPU if where.startswith("`aten::") and not waits else _IN_RANGE).format(where)
-        * mostly_in(case, lambda name: name == where)
-        + (_FIND_WAIT if waits else _find_work(case, _FIND_PAUSE if pauses else _FIND_WORK)),
+        remedy=there + (_FIND_WAIT if waits else _find_work(case, _FIND_PAUSE if pauses else _FIND_WORK)),
         gain=None if late or unasked else _of_waits(case, _beside_late(case, saved)),
         time=("idle.waits",),
         worst=worst_of_time(case, ("idle.host",)),

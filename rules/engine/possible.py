@@ -50,9 +50,13 @@ def _not_judged(case: Case, key: str) -> str:
         if key in CHANGES and rule.meta.code == CHANGES[key].rule:
             if (code := rule.meta.code) not in case.unjudged:
                 verdict = verdict_of(rule, case)
-                said = {"skipped": "is skipped"}.get(verdict.state, "passes" if verdict.is_elsewhere else "")
+                said = ""
                 if "idle.waits" in (verdict.time or ()):  # fewer launches do not help
                     said = "fires"
+                elif verdict.state == "skipped":
+                    said = "is skipped"
+                elif verdict.is_elsewhere:
+                    said = "passes"
                 case.unjudged[code] = f"{code} {said}: {verdict.reason}" if said else ""
             return case.unjudged[code]
     return ""
