@@ -124,3 +124,12 @@ def test_plain_events_are_not_decoded_one_by_one(tmp_path: Path, monkeypatch: py
     assert found["kernels"]["start_ns"] == [10_000 * i for i in range(20)]
     assert found["kernels"]["end_ns"] == [10_000 * i + 5_000 for i in range(20)]
     assert len(found["operators"]["name"]) == len(found["api_calls"]["name"]) == 20
+
+
+def test_a_number_is_no_name_where_that_text_is_one(tmp_path: Path) -> None:
+    """Text and a number that are equal: of three operators the second has no name."""
+    row = '{"ph": "X", "cat": "cpu_op", "name": NAME, "pid": 0, "tid": 7, "ts": 1, "dur": 5}'
+    read = rows.EventRows(tmp_path)
+    read.read([msgspec.Raw(row.replace("NAME", name).encode()) for name in ('"5.5"', "5.5", '"5.5"')])
+    assert len(read.operators) == 2
+    assert read.first_bad == "event 1 of traceEvents ('cpu_op') has no name."

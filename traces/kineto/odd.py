@@ -12,6 +12,7 @@ from perfdoc.traces.kineto.plain import PlainEvent
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.values import Args, integer, is_text, non_negative, text
 from perfdoc.traces.model import UNKNOWN
+from perfdoc.traces.table import INVALID_U32
 
 
 class OddEvents:
@@ -52,6 +53,8 @@ class OddEvents:
         self.first_bad = self.first_bad or f"event {number} of traceEvents{kind} has {reason}."
 
     def _ordinal(self, event: Event, args: Args) -> int:
+        if type(args.device) is int and 0 <= args.device == event.pid < INVALID_U32:  # as nearly all
+            return args.device
         for candidate in (args.device, args.in_device, event.pid):
             if (ordinal := non_negative(candidate)) != UNKNOWN:
                 return ordinal if event.pid == ordinal else self.places.of(event.pid, ordinal)
@@ -64,7 +67,7 @@ class OddEvents:
         self.damage.add(what, "no name", done="kept as unknown work")
         return "(no name)"
 
-    def _name(self, event: Event) -> str:
+    def _name(self, event: Event | PlainEvent) -> str:
         if not is_text(event.name):
             raise ValueError("no name")
         return event.name

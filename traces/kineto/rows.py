@@ -57,6 +57,7 @@ from perfdoc.traces.model import UNKNOWN, CopyKind, RangeKind, SyncKind, Thread
 from perfdoc.traces.table import Rows, Strings
 
 _AT_ONCE, _LOOKED_AT, _PADDLES = 4096, 8, pattern_of(rb'"(cname|increase_bytes)"')
+_MOST_KNOWN = 100_000
 _NO_ARGS = frozenset(("user_annotation", "python_function"))  # none is read
 _ANY_ARGS = _NO_ARGS.union(OPERATORS)
 """Categories whose rows are whole without their arguments."""
@@ -83,7 +84,7 @@ class EventRows(OddEvents):
         self.path = path
         self.strings = Strings()
         self.threads: dict[tuple[int, int, str], int] = {}
-        self._thread_of: dict[Any, int] = {}
+        self._known: dict[Any, tuple[int, int]] = {}
         self.thread_names: dict[tuple[int, int, str], str] = {}
         self.process_names: set[str] = set()
         self.kernels = _rows(
@@ -203,7 +204,7 @@ class EventRows(OddEvents):
             self._kernel_names[name] = interned
             self.may_link |= args.correlation is None is not args.external
         if args.collective is not None or args.group_name is not None:
-            self.payloads.add(len(self.kernels), args)
+            self.payloads.add(len(self.kernels), decode_args(ARGS, event.args))
         where = self._ordinal(event, args), event.tid if args.stream is None else args.stream
         shape = args.grid, args.block, args.graph_node
         self.kernels.add(start, end, *where, args.correlation, *interned, *shape)
@@ -219,8 +220,8 @@ class EventRows(OddEvents):
         self.copies.add(start, end, *where, args.correlation, kind, args.bytes, pinned, args.graph_node)
 
     def _api_call(self, event: Event, args: Args, start: int, end: int) -> None:
-        name = self.strings.intern(self._name(event))
-        self.api_calls.add(start, end, self._thread(event), args.correlation, name)
+        thread, name = self._called(event)
+        self.api_calls.add(start, end, thread, args.correlation, name)
 
     def _call_interval(self, event: Event) -> tuple[int, int]:
         self._name(event)
@@ -245,21 +246,20 @@ class EventRows(OddEvents):
         self.event_records.add(self._ordinal(event, args), args.stream, args.correlation, args.event, time)
 
     def _range(self, event: Event, args: Args, start: int, end: int) -> None:
-        name = self.strings.intern(self._name(event))
-        self.ranges.add(start, end, self._thread(event), name, RangeKind.PUSH_POP)
+        self.ranges.add(start, end, *self._called(event), RangeKind.PUSH_POP)
 
     def _operator(self, event: Event, args: Inputs, start: int, end: int) -> None:
-        text_name = self._name(event)
-        name, thread = self.strings.intern(text_name), self._thread(event)
-        self.operators.add(start, end, thread, name, *self.inputs.of(text_name, args))
-        if event.cat == "Operator" and text_name.startswith(ANNOTATION_PREFIXES):
+        thread, name = self._called(event)
+        dims, dtypes, values, strides = self.inputs.of(event.name, args)
+        self.operators.add(start, end, thread, name, dims, dtypes, values, strides)
+        if event.cat == "Operator" and event.name.startswith(ANNOTATION_PREFIXES):
             self.ranges.add(start, end, thread, name, RangeKind.PUSH_POP)
 
     def _python_call(self, event: Event, args: Args, start: int, end: int) -> None:
         """Frames of the program's own code, and those that wait."""
         kept = self._own_frame.get(event.name)
         if self._is_kept(event) if kept is None else kept:
-            self.python_calls.add(start, end, self._thread(event), self.strings.intern(self._name(event)))
+            self.python_calls.add(start, end, *self._called(event))
 
     def _frame_interval(self, event: Event) -> tuple[int, int]:
         return interval_ns(event.ts, event.dur) if self._is_kept(event) else (0, 0)
@@ -326,13 +326,20 @@ class EventRows(OddEvents):
             start, _ = _instant(event)
             return start, max(start - 1, -INT64_END)
 
-    def _thread(self, event: Event | PlainEvent) -> int:
-        # A plain event's ids are whole numbers or text, read once; an odd one's may be equal and mean others.
-        ids = (event.pid, event.tid) if type(event) is PlainEvent else None
-        if (known := self._thread_of.get(ids)) is None:
-            known = self.threads.setdefault(self._thread_key(event), len(self.threads))
-            self._thread_of |= {ids: known} if ids else {}
+    def _called(self, event: Event | PlainEvent) -> tuple[int, int]:
+        """Thread and name. A plain event's are whole numbers or text, looked up at once; an odd one's may be
+        equal and mean others."""
+        said = (event.name, event.pid, event.tid) if type(event) is PlainEvent else None
+        if (known := self._known.get(said)) is None:
+            name = self.strings.intern(self._name(event))
+            known = self._thread(event), name
+            if len(self._known) == _MOST_KNOWN:
+                self._known.clear()
+            self._known |= {said: known} if said else {}
         return known
+
+    def _thread(self, event: Event | PlainEvent) -> int:
+        return self.threads.setdefault(self._thread_key(event), len(self.threads))
 
     def host_threads(self) -> list[Thread]:
         """The host threads in the order of their indices."""

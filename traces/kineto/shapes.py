@@ -45,14 +45,17 @@ class InputTexts:
         if args.dims is args.old_dims is NO_INPUTS:
             return UNKNOWN_INPUTS
         known = self._index.get
-        dims, dtypes = known(bytes(args.dims)), known(bytes(args.dtypes))
+        shapes = args.old_dims if args.dims is NO_INPUTS else args.dims
+        dims, dtypes = known(bytes(shapes)), known(bytes(args.dtypes))
         if not dims:
-            dims = self._text(args.dims) or self._text(args.old_dims)
+            dims = self._text(shapes) or self._text(args.old_dims)
             if not dims:
                 return UNKNOWN_INPUTS
             self.any = True
         if dtypes is None:
             dtypes = self._text(args.dtypes)
+        if args.values is args.strides is NO_INPUTS:
+            return dims, dtypes, 0, 0
         wanted = self._with_values.get(name)
         if wanted is None:
             wanted = self._with_values[name] = _WITH_VALUES.search(name[:200]) is not None

@@ -8,12 +8,13 @@ converted and never a float.
 from __future__ import annotations
 
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
 from perfdoc.patterns import pattern_of
-from perfdoc.traces.kineto.names import CALLS, OPERATORS
+from perfdoc.traces.kineto.names import CALLS, COPIES, KERNELS, OPERATORS
 from perfdoc.traces.kineto.repair import repair
 from perfdoc.traces.kineto.unpack import RECAPTURE
 from perfdoc.traces.model import UNKNOWN, CopyKind, SyncKind
@@ -160,8 +161,8 @@ class Inputs(msgspec.Struct, gc=False):
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=NO_INPUTS)
 
 
-class Args(Inputs, gc=False):
-    """Arguments of the rows that are read, of whichever category; what is no argument of a row is None."""
+class DeviceArgs(msgspec.Struct, gc=False):
+    """Arguments of a kernel or a copy, but for what else a collective has."""
 
     device: Any = None
     in_device: Any = msgspec.field(name="inDevice", default=None)
@@ -171,22 +172,27 @@ class Args(Inputs, gc=False):
     correlation: Any = None
     external: Any = msgspec.field(name="External id", default=None)
     bytes: Any = None
+    grid: Any = None
+    block: Any = None
+    graph_node: Any = msgspec.field(name="graph node id", default=None)
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    group_name: Any = msgspec.field(name="Process Group Name", default=None)
+
+
+class Args(DeviceArgs, gc=False):
+    """Arguments of the rows that are read, of whichever category; what is no argument of a row is None."""
+
     kind: Any = msgspec.field(name="cuda_sync_kind", default=None)
     source_stream: Any = msgspec.field(name="wait_on_stream", default=None)
     source_correlation: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=None)
     awaited_event: Any = msgspec.field(name="wait_on_cuda_event_id", default=None)
     event: Any = msgspec.field(name="event_id", default=None)
     """Of a `cuda_event` row (2025 and later)."""
-    grid: Any = None
-    block: Any = None
-    graph_node: Any = msgspec.field(name="graph node id", default=None)
-    collective: Any = msgspec.field(name="Collective name", default=None)
     in_elements: Any = msgspec.field(name="In msg nelems", default=None)
     out_elements: Any = msgspec.field(name="Out msg nelems", default=None)
     in_splits: Any = msgspec.field(name="In split size", default=None)
     dtype: Any = None
     group_size: Any = msgspec.field(name="Group size", default=None)
-    group_name: Any = msgspec.field(name="Process Group Name", default=None)
     group_description: Any = msgspec.field(name="Process Group Description", default=None)
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
     sequence: Any = msgspec.field(name="Seq", default=None)
@@ -245,6 +251,7 @@ _COPY_NAME = 80
 """Characters of a copy's name that are looked at."""
 
 
+@lru_cache(maxsize=256)
 def copy_kind(name: str) -> CopyKind:
     """From where to where a copy of this name goes.
 
@@ -288,6 +295,7 @@ ARGS = msgspec.json.Decoder(Args)
 _CallArgs = msgspec.defstruct("CallArgs", [("correlation", Any, None)])
 DECODERS: dict[str | None, msgspec.json.Decoder[Any]] = dict.fromkeys(OPERATORS, msgspec.json.Decoder(Inputs))
 DECODERS |= dict.fromkeys(CALLS, msgspec.json.Decoder(_CallArgs))
+DECODERS |= dict.fromkeys((*KERNELS, *COPIES), msgspec.json.Decoder(DeviceArgs))
 """By category with few arguments that are read, in half the time of all; others may hold what cannot be."""
 MEMORY_ARGS = msgspec.json.Decoder(MemoryArgs)
 THREAD_NAME_ARGS = msgspec.json.Decoder(ThreadNameArgs)
