@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -231,9 +231,7 @@ def measure_trace(
             )
         if not activity.on_host and not found.partial:
             window = with_outside(trace, activity, launches, window, step_ranges, known)
-            window, step_ranges, lacks = without_short(
-                activity, kinds, window, step_ranges, keep=request.keep_last
-            )
+            window, step_ranges, lacks = without_short(activity, kinds, window, step_ranges, request.last)
             last_steps.append(lacks)
         view = DeviceView(
             trace=trace.showing(limited(trace.capabilities, [found])),
@@ -268,9 +266,9 @@ def measure_trace(
         running = program_of(trace) if program is None else program
         results = list((map if in_turn else pool.map)(measured, order))
     ranks = [r for r in results if isinstance(r, RankMeasurement)]
-    if any(r.last_left_out for r in ranks) and not all(r.last_left_out for r in ranks):
-        kept = replace(request, keep_last=True)
-        return measure_trace(trace, kept, facts, also, comm_kernel, alone=alone, by_ddp=by_ddp)
+    if last := same_last(ranks):
+        asked = replace(request, last=last)
+        return measure_trace(trace, asked, facts, also, comm_kernel, alone=alone, by_ddp=by_ddp)
     if not ranks:
         from perfdoc.analyzers.host.without_gpu import host_contents, remedy_without_gpu
 
@@ -314,6 +312,15 @@ def measure_trace(
             )
         )
     return ranks, notes
+
+
+def same_last(ranks: Sequence[RankMeasurement]) -> Literal["", "stays", "goes"]:
+    """What becomes of the last step on all of them, which are compared and replayed over the same steps: it
+    goes where it does on most, and no rank needs it. Empty: that is so already."""
+    gone = sum(rank.last_left_out for rank in ranks)
+    if gone in (0, len(ranks)):
+        return ""
+    return "goes" if 2 * gone > len(ranks) and all(rank.last_may_go for rank in ranks) else "stays"
 
 
 def _given_communication(kinds: KernelKinds, comm_kernel: re.Pattern[str]) -> Note:

@@ -65,6 +65,8 @@ class RankMeasurement:
     """Whether the rank trains on the CPU."""
     last_left_out: bool = False
     """Whether a step follows its window that is left out for what it lacks."""
+    last_may_go: bool = False
+    """Whether that is so, or may be for what it lacks on other ranks."""
     span_ns: tuple[int, int]
     """First start and last end of anything on the device, whatever the window."""
     ledger: Ledger
@@ -167,6 +169,7 @@ def measure_device(
         memory=captured_memory(view),
         also=above,
         last_left_out=view.step_ranges.following is not None,
+        last_may_go=view.step_ranges.last_may_go,
     )
 
 

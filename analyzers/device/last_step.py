@@ -17,7 +17,6 @@ from perfdoc.analyzers.device.start_up_calls import find_calls
 from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.analyzers.kernel_class.classify import KernelKinds
 from perfdoc.results.figures import duration, per_cent
-from perfdoc.results.names import shorten
 from perfdoc.results.ranks import Window
 from perfdoc.traces import Trace
 from perfdoc.traces.table import among, unique
@@ -31,14 +30,14 @@ _ONCE_FRAC = 0.05
 
 
 def without_short(
-    activity: Activity, kinds: KernelKinds, window: Window, ranges: StepRanges, *, keep: bool
+    activity: Activity, kinds: KernelKinds, window: Window, ranges: StepRanges, last: str
 ) -> tuple[Window, StepRanges, tuple[int, str]]:
     """Without the last of the steps, where what it lacks counts: the idle time before the next one's first
     launch, which the capture does not show, as the others have it at their ends. And (what it lacks, words).
-    keep: it stays, and that is told; so does one that is longer than any other all the same, or the only one
-    with kernels of some kind, as the update that micro-batches lead to."""
+    It stays all the same, which is told, where it is longer than any other, or the only one with kernels of
+    some kind, as the update that micro-batches lead to. last: as of the request."""
     busy = activity.busy
-    if window.kind != "steps" or window.steps < _FEWEST_STEPS or not len(busy.start_ns):
+    if window.kind != "steps" or not _FEWEST_STEPS <= window.steps < 1 / _SHORT_FRAC or not len(busy):
         return window, ranges, (0, "")
     *others, short = window.step_list
     ends = np.array([step.end_ns for step in others], np.int64)
@@ -47,21 +46,23 @@ def without_short(
     launched = activity.launch_start_ns[following]
     lacks_ns = round(float(np.median(np.maximum(np.minimum(launched, ends) - done, 0))))
     usual_ns = float(np.median([step.duration_ns for step in others]))
-    if lacks_ns <= _SHORT_FRAC * usual_ns * window.steps:
-        return window, ranges, (0, "")
-    keep |= short.duration_ns > max(step.duration_ns for step in others)
-    keep |= _of_last_alone_ns(activity, kinds, window) > _SHORT_FRAC * usual_ns
+    least_ns = _SHORT_FRAC * usual_ns * window.steps
+    lacks = lacks_ns > least_ns
+    longest_ns = max(step.duration_ns for step in others) + (0 if lacks else least_ns)
+    stays = last == "stays" or short.duration_ns > longest_ns
+    stays = stays or _of_last_alone_ns(activity, kinds, window) > _SHORT_FRAC * usual_ns
     said = (
-        f"The last step, {shorten(short.name, 48)}, ends with its last work, where others have "
-        f"{duration(lacks_ns)} of idle time ({per_cent(lacks_ns / usual_ns)}, median): it "
-        f"{'counts as one' if keep else 'is left out'}."
+        f"The last step ends with its last work, where others have {duration(lacks_ns)} of idle time "
+        f"({per_cent(lacks_ns / usual_ns)}, median): it {'counts as one' if stays else 'is left out'}."
     )
-    if keep:
-        return window, ranges, (lacks_ns, said)
+    told = (lacks_ns, said) if lacks else (0, "")
+    ranges = replace(ranges, last_may_go=not stays)
+    if stays or not (lacks or last):
+        return window, ranges, told
     window = replace(window, end_ns=int(ends[-1]), duration_ns=int(ends[-1]) - window.start_ns)
     behind = int(ranges.start_ns[-1]), int(ranges.end_ns[-1])
-    ranges = StepRanges(start_ns=ranges.start_ns[:-1], end_ns=ranges.end_ns[:-1], following=behind)
-    return replace(window, steps=len(others), step_list=others), ranges, (lacks_ns, said)
+    ranges = replace(ranges, start_ns=ranges.start_ns[:-1], end_ns=ranges.end_ns[:-1], following=behind)
+    return replace(window, steps=len(others), step_list=others), ranges, told
 
 
 def _of_last_alone_ns(activity: Activity, kinds: KernelKinds, window: Window) -> int:

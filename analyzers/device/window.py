@@ -50,8 +50,8 @@ class WindowRequest:
     step_pattern: re.Pattern[str] | None = None
     """Names of step ranges, in place of the known forms; with bounds or a range those that begin inside."""
     whole_capture: bool = False
-    keep_last: bool = False
-    """Whether the last step stays whatever it lacks: other ranks of the job may lack nothing."""
+    last: Literal["", "stays", "goes"] = ""
+    """What becomes of the last step, as on other ranks; empty: it goes where it lacks something."""
     data_pattern: re.Pattern[str] | None = None
     """Names of ranges in which training waits for data, beside the known forms."""
 
@@ -72,6 +72,8 @@ class StepRanges:
     """What is missing of steps that were left out, each with its remedy."""
     following: tuple[int, int] | None = None
     """Of the step behind them, where the window ends with its first work."""
+    last_may_go: bool = False
+    """Whether the last step may go, or has gone, for what it lacks on other ranks."""
 
     @property
     def met(self) -> StepRanges:

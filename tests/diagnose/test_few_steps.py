@@ -120,18 +120,27 @@ def test_the_mean_step_has_its_wait(steps: int, where: str, marks: str, ranks: i
     assert first.gain.low_ms <= 40 <= (first.gain.high_ms or 0) * 1.001
 
 
-def test_ranks_are_compared_over_the_same_steps(tmp_path: Path) -> None:
-    """The second rank waits in no range: all three steps stay on both, replayed over them and drawn."""
-    paths = files_of(tmp_path, 3, "end", ranks=2, who=[0])
+@pytest.mark.parametrize(("ranks", "summarized", "kept"), [(2, False, 3), (3, False, 2), (3, True, 3)])
+def test_ranks_are_compared_over_the_same_steps(
+    ranks: int, summarized: bool, kept: int, tmp_path: Path
+) -> None:
+    """The last rank waits for the others: where most lack something the last step is left out of all, and
+    they are replayed and drawn without; else it stays, as where one is a summary: not measured again."""
+    paths = files_of(tmp_path, 3, "end", ranks=ranks, who=range(ranks - 1))
+    if summarized:
+        asked = AnalysisRequest(captures=(paths[-1],), jobs=1)
+        said = said_of([*paths[:-1], summarize(paths[-1], asked, ranks=ranks, folder=tmp_path).path])
+        assert [rank.window.steps for rank in said.ranks] == [kept] * ranks
+        return
     said = said_of(paths)
-    assert [rank.window.steps for rank in said.ranks] == [3, 3]
+    assert [rank.window.steps for rank in said.ranks] == [kept] * ranks
     assert [note.code for note in said.quality if "last" in note.code] == ["last-step-short"]
     data = next(p for p in said.analyses.gains.predictions if p.key == "without_data")
-    # Two waits of 40 ms over three steps.
-    assert data.mid_ns == pytest.approx(80_000 * US / 3, rel=0.01)
+    # Two waits of 40 ms.
+    assert data.mid_ns == pytest.approx(80_000 * US / kept, rel=0.01)
     export(AnalysisRequest(captures=tuple(paths), jobs=1), tmp_path / "drawn", list[str]().append)
     drawn = read(tmp_path / "drawn")
-    assert [len(drawn.track("steps", f"GPU {i},")) for i in (0, 1)] == [3, 3]
+    assert [len(drawn.track("steps", f"GPU {i},")) for i in range(ranks)] == [kept] * ranks
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

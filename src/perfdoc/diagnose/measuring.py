@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perfdoc.analyzers.job import check_distinct
-from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.analyzers.measure import CaptureMeasurement, same_last
 from perfdoc.analyzers.measure_device import DeviceAnalysis
 from perfdoc.analyzers.memory.job import RankMemory
 from perfdoc.analyzers.request import AnalysisRequest
@@ -95,10 +95,10 @@ def measure_all(
                 part(ends[number - 1], ends[number])
                 telling.say(f"{number} of {len(tasks)} files analysed{of}")
     made: dict[int, Any] = {i: r for i, r in enumerate(results) if isinstance(r, CaptureMeasurement)}
-    again = [i for i, r in made.items() if any(rank.last_left_out for rank in r.ranks)]
-    if 0 < len(again) < len(made):  # ranks are compared, and replayed, over the same steps
-        kept = replace(request, captures=(), memory=(), window=replace(request.window, keep_last=True))
-        tasks = [Task(files=[captures[i]], work=partial(measure, captures[i], request=kept)) for i in again]
+    if last := same_last([rank for r in made.values() for rank in r.ranks]):
+        asked = replace(request, captures=(), memory=(), window=replace(request.window, last=last))
+        again = [i for i, r in made.items() if (last == "goes") != r.ranks[0].last_left_out]
+        tasks = [Task(files=[captures[i]], work=partial(measure, captures[i], request=asked)) for i in again]
         with closing(place.run(tasks)) as coming:
             made |= zip(again, coming, strict=True)
     part(MEASURED_FRAC, 1.0)

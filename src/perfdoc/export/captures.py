@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 import numpy as np
 
@@ -86,7 +86,8 @@ def _compared(
         say(f"{error} It is left out.")
     job = measure_job(found.captures)
     ranks = [(c, r) for c in found.captures for r in c.ranks]
-    window = replace(request.window, keep_last=not ranks[0][1].last_left_out)  # one answer for all of them
+    last: Literal["stays", "goes"] = "goes" if ranks[0][1].last_left_out else "stays"  # on all of them
+    window = replace(request.window, last=last)
     kept = replace(request, captures=[c.path for c in found.captures], window=window)
     return kept, _places(found.captures, job, [r.also for _, r in ranks])
 

@@ -111,7 +111,7 @@ def split(capture: CaptureMeasurement) -> tuple[Measured, Kept]:
         for f in found
     )
     tasks = tuple(_tasks(r, f.kept) for r, f in zip(capture.ranks, found, strict=True))
-    ranks = [_without_clock(replace(r, also=None, bounds=None), "") for r in capture.ranks]
+    ranks = [_without_clock(replace(r, also=None, bounds=None, last_may_go=False), "") for r in capture.ranks]
     facts = replace(capture.facts, run_directory=None)
     bare = replace(capture, path=Path(), ranks=ranks, facts=facts)
     return Measured(capture=bare, silent=None, above=above), Kept(tasks=tasks)

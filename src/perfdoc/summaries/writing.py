@@ -47,7 +47,7 @@ def summarize(
     if not isinstance(found, NoGpuActivityError) and any(
         r.last_left_out and r.also.ranks > 1 for r in found.ranks
     ):  # whether others lack as much is not known here
-        whole = replace(request, window=replace(request.window, keep_last=True))
+        whole = replace(request, window=replace(request.window, last="stays"))
         found = measure_or_explain(trace, whole, also)
     kept = Kept(tasks=())
     shared = 0
