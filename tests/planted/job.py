@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from statistics import fmean
 
 from perfdoc.simulator.captures.groups import BACKWARD
 from perfdoc.simulator.captures.nsys import Clock
@@ -112,8 +113,16 @@ class PlantedSteps:
 
     step_ns: float
     """From the first step's start on any rank to the last one's end, over the steps."""
+    starts_ns: Sequence[Sequence[int]]
+    """Of the steps, by rank."""
     timelines: Mapping[int, Timeline]
     """By rank, those asked for."""
+
+    def first_steps_ns(self, count: int) -> float:
+        """The mean of the first ones where others follow: from start to start on each rank."""
+        if count >= len(self.starts_ns[0]):
+            return self.step_ns
+        return fmean((starts[count] - starts[0]) / count for starts in self.starts_ns)
 
     def write(self, folder: Path) -> list[Path]:
         """Write the captures as rank<N>.sqlite and return their paths."""
@@ -129,7 +138,8 @@ def planted_steps(spec: JobSpec, ranks: Collection[int] = ()) -> PlantedSteps:
     begin = min(lane.step_starts[0] for lane in laid.lanes)
     end = max(lane.now_ns for lane in laid.lanes)
     timelines = {r: laid.builders[r].build() for r in sorted(ranks)}
-    return PlantedSteps(step_ns=(end - begin) / spec.steps, timelines=timelines)
+    starts_ns = [lane.step_starts for lane in laid.lanes]
+    return PlantedSteps(step_ns=(end - begin) / spec.steps, starts_ns=starts_ns, timelines=timelines)
 
 
 def _lay(spec: JobSpec, recorded: Collection[int] | None = None) -> _Laid:

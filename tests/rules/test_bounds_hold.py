@@ -21,7 +21,7 @@ from perfdoc.rules.facts.exposed import ceiling_of_transfer
 from perfdoc.rules.facts.graphs import launched_late_ns
 from perfdoc.simulator.recorded.what_if import what_if
 from tests.amount import some, tries
-from tests.planted.job import planted_steps
+from tests.planted.job import PlantedSteps, planted_steps
 from tests.planted.spec import JobSpec, Late
 from tests.rules.cases import result
 from tests.rules.planted_cases import planted_case
@@ -154,10 +154,10 @@ SLACK_MS = 0.02
 """Steps are measured on the device, and laid on the host."""
 
 
-def step_ns(spec: JobSpec) -> float | None:
+def laid(spec: JobSpec) -> PlantedSteps | None:
     """None where the host does not keep up: what runs beside what is then not certain."""
     try:
-        return planted_steps(spec).step_ns
+        return planted_steps(spec)
     except AssertionError as error:
         if "fell behind" not in str(error):
             raise
@@ -167,19 +167,20 @@ def step_ns(spec: JobSpec) -> float | None:
 def held(seed: int) -> dict[str, tuple[float, float]]:
     """By cure (true gain, bound) in ms of a step, wherever both are known."""
     spec = drawn(Random(seed))
-    whole = step_ns(spec)
-    if whole is None:
+    if (job := laid(spec)) is None:
         return {}
     case = planted_case(spec)
+    # A last step that lacks the wait behind it is not analysed.
+    steps = case.ranks[0].window.steps
+    whole = job.first_steps_ns(steps)
     found: dict[str, tuple[float, float]] = {}
     for name, cure in CURES.items():
         cured = cure.of(spec)
         if cured == spec:
             continue
-        then = step_ns(cured)
-        if then is None:
+        if (then := laid(cured)) is None:
             continue
-        truth = (whole - then) / MS
+        truth = (whole - then.first_steps_ns(steps)) / MS
         bounds = {name: cure.bound(case, spec)}
         if cure.rule and (fired := result(cure.rule, case)).state == "fires":
             bounds[f"{name}, {cure.rule}"] = fired.gain
@@ -189,13 +190,14 @@ def held(seed: int) -> dict[str, tuple[float, float]]:
                 found[of] = (truth, most)
     case = studied(case)
     slow = result("PD210", case)
-    if slow.state == "fires" and slow.gain is not None and (then := step_ns(without_slow_step(spec))):
-        found["slow step, PD210"] = ((whole - then) / MS, slow.gain.high_ms or 0.0)
+    if slow.state == "fires" and slow.gain is not None and (then := laid(without_slow_step(spec))):
+        found["slow step, PD210"] = ((whole - then.first_steps_ns(steps)) / MS, slow.gain.high_ms or 0.0)
     study = by_study(case, spec)
-    if study is not None and study[1] != spec and (then := step_ns(study[1])):
+    if study is not None and study[1] != spec and (then := laid(study[1])):
         # A prediction: its band holds what the cure gains, from below too.
-        found[study[0]] = ((whole - then) / MS, study[2].high_ms or 0.0)
-        found[f"{study[0]}, at least"] = (study[2].low_ms or 0.0, (whole - then) / MS)
+        truth = (whole - then.first_steps_ns(steps)) / MS
+        found[study[0]] = (truth, study[2].high_ms or 0.0)
+        found[f"{study[0]}, at least"] = (study[2].low_ms or 0.0, truth)
     return found
 
 
