@@ -98,7 +98,7 @@ def test_a_small_capture_takes_no_more_modules_and_compiler_runs(capture: str, t
     assert counts["unused"] == (["nanoarrow", "sqlite3"] if capture.endswith("sqlite") else [])
     assert counts["modules"] <= 791  # nanoarrow has 22 small ones, pyarrow 11 large ones
     assert counts["ours"] <= 481
-    assert counts["compiled"] <= 223
+    assert counts["compiled"] <= 243  # a kernel's few arguments have a form of their own; tables in YAML
 
 
 @pytest.mark.parametrize(
