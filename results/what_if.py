@@ -47,7 +47,7 @@ class WhatIfCause:
     uneven experts the busiest rank's between two exchanges of tokens."""
     peers: int
     """Ranks, of a slow link links, of a late stage replicas, that it was compared with; 0 of experts where it
-    is not known."""
+    is not known, and of late hosts that are so in turn, each at places of its own."""
     step_ns: int
     """The step without it, and with all else as recorded."""
     saved_ns: int

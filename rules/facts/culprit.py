@@ -64,7 +64,7 @@ def waiting_leads(case: Case, part: float | None, *, late: bool) -> bool:
 def waits_in(case: Case, cause: WhatIfCause | None) -> str:
     """In which communication the peers of late ranks are exposed longest, `TP all-reduce`; empty where none
     is."""
-    late = () if cause is None else cause.ranks
+    late = () if cause is None or not cause.peers else cause.ranks
     exposed: Counter[str] = Counter()
     for rank, device in zip(case.ranks, case.job.devices, strict=False):
         for row in () if device.rank in late else rank.communication:

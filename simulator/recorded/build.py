@@ -16,7 +16,7 @@ from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.simulator.recorded.absent_stages import absent_sides
 from perfdoc.simulator.recorded.cells import Cell, RecordedJob
 from perfdoc.simulator.recorded.meetings import Placed, partners_of, transfers, units_of, with_exchanges
-from perfdoc.traces.table import F64, Bool
+from perfdoc.traces.table import F64, Bool, among
 
 
 def recorded_job(
@@ -127,6 +127,20 @@ def _name(rank: RankOperations, i: int) -> str:
     dimension = DIMENSIONS[int(rank.dimension[i])]
     words = rank.operation[i].replace("_", "-")
     return f"{dimension.upper()} {words}" if dimension not in ("unknown", "other") else words
+
+
+def with_gaps(ranks: Sequence[RankOperations]) -> list[RankOperations]:
+    """Their work from one collective to the next, late launches too; none where not all wait in each."""
+    found = []
+    for rank in ranks:
+        if among(rank.kind, (MESSAGE, WAIT)).any() or not rank.is_awaited.all():
+            return []
+        start, end = rank.start_ns.copy(), rank.start_ns + rank.duration_ns
+        at = np.flatnonzero(rank.kind == COMPUTE)
+        behind, before = at[at > 0], at[at + 1 < len(rank.kind)]
+        start[behind], end[before] = end[behind - 1], start[before + 1]
+        found.append(replace(rank, start_ns=start, duration_ns=np.maximum(end - start, rank.duration_ns)))
+    return found
 
 
 def _parts(

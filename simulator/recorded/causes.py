@@ -25,6 +25,7 @@ from perfdoc.simulator.recorded.effects import (
     without,
 )
 from perfdoc.simulator.recorded.experts import uneven_experts, without_waits
+from perfdoc.simulator.recorded.in_turn import late_in_turn
 from perfdoc.simulator.recorded.links import slow_links
 from perfdoc.simulator.recorded.walk import Plan, step_ends
 from perfdoc.simulator.recorded.work import StageWork, scaled, usual_of, work_of
@@ -52,6 +53,9 @@ def causes_of(
     together = _slow_together(works, alone)
     if together and all(w.is_by_place for w in works):  # they wait for each other in turn
         alone = [*together, *(e for e in alone if not {*e.members} <= {*together[0].members})]
+    turns = late_in_turn(works, alone)
+    if turns and {*turns[0].members} > {m for e in alone for m in e.members}:  # sums show not all of them
+        alone, together = turns, []
     experts = uneven_experts(works, slow)
     calm = [replace(w, takes=takes) for w, takes in zip(works, without(works, experts), strict=True)]
     left = [*with_late_stages(job, alone[:MAX_SLOW], recorded), *long_or_slow(job, calm, slow), *experts]

@@ -14,11 +14,14 @@ from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.results.what_if import WhatIfAnalysis, WhatIfPart, no_what_if
 from perfdoc.simulator.recorded.absent import absent_of
 from perfdoc.simulator.recorded.absent_stages import with_waits_for_absent
-from perfdoc.simulator.recorded.build import recorded_job
+from perfdoc.simulator.recorded.build import recorded_job, with_gaps
 from perfdoc.simulator.recorded.causes import causes_of, usual_work
 from perfdoc.simulator.recorded.cells import RecordedJob
+from perfdoc.simulator.recorded.effects import slow_ranks
+from perfdoc.simulator.recorded.in_turn import late_in_turn
 from perfdoc.simulator.recorded.peers import ideal_of, unwaited
 from perfdoc.simulator.recorded.walk import Plan, plan_of, step_ends, walk, with_buffered_sends
+from perfdoc.simulator.recorded.work import work_of
 from perfdoc.traces.table import F64, Bool
 
 TOGETHER = 0.25
@@ -49,6 +52,11 @@ def what_if(
     job = recorded_job(ranks, schedule, matches, world_size)
     if job is None:
         return no_what_if("the captures have no step in common", "Capture the same steps on all ranks.")
+    # Late launches are left out, but where hosts are late in turn: of one that always is others tell.
+    timed = recorded_job(spaced, schedule, matches, world_size) if (spaced := with_gaps(ranks)) else None
+    if timed is not None and not any(cell.is_partly_absent for cell in timed.cells):
+        works = work_of(timed)
+        job = timed if late_in_turn(works, slow_ranks(works)) else job
     plan = plan_of(job.cells, job.of_member)
     if plan is None:
         # Both sides sent before they received: it can be so only if a send does not wait.

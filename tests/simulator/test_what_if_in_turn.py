@@ -131,3 +131,25 @@ def test_the_band_holds_what_is_late_at_other_places_in_each_step(tmp_path: Path
     assert (cause.kind, cause.ranks) == ("late_host", [0, 2])
     assert cause.low_ns < 20e6 * 1.01
     assert cause.high_ns == pytest.approx(20e6, rel=0.02)
+
+
+def alike(rank: int, _step: int, number: int) -> tuple[float, float]:
+    """Each part of 1 ms, and each host 2 ms late in two of them: 27 ms a step, all sums alike."""
+    return 1000, 2000 if number < 8 and number % RANKS == rank else 0
+
+
+@pytest.mark.parametrize("group", ["TENSOR_MODEL_PARALLEL_GROUP", "DATA_PARALLEL_GROUP_WITH_CP"])
+def test_hosts_that_are_equally_late_in_turn_are_named_with_what_all_of_them_cost(
+    tmp_path: Path, group: str
+) -> None:
+    # Eight of ten parts are 2 ms longer: 16 ms of 27.
+    whole, step_us = planted(tmp_path, alike, group)
+    assert step_us == pytest.approx(27_000)
+    assert whole.analyses.what_if is not None
+    (cause,) = whole.analyses.what_if.causes
+    assert (cause.kind, cause.ranks, cause.peers) == ("late_host", [0, 1, 2, 3], 0)
+    assert cause.ratio == pytest.approx(3, rel=0.01)
+    assert cause.low_ns < 16e6 < cause.high_ns
+    assert cause.saved_ns == pytest.approx(16e6, rel=0.02)
+    assert "in turn" in whole.verdict
+    assert whole.opportunities[0].codes == ["PD303"]
