@@ -81,6 +81,8 @@ def gain_of(case: Case, cause: WhatIfCause) -> Gain:
         return upper_bound(cause.saved_ns / 1e6, said)
     low, mid, high = cause.low_ns, cause.saved_ns, cause.high_ns
     said = "replayed from the recorded operations of all ranks, launch delays left out"
+    if cause.kind == "late_host" and not cause.peers:
+        said = "replayed from the recorded operations of all ranks, with the gaps before collectives"
     if cause.kind == "late_stage":
         said = "replayed with the waits of the other replicas for ranks that were not captured"
     if cause.kind == "uneven_data" and cause.note:

@@ -153,3 +153,5 @@ def test_hosts_that_are_equally_late_in_turn_are_named_with_what_all_of_them_cos
     assert cause.saved_ns == pytest.approx(16e6, rel=0.02)
     assert "in turn" in whole.verdict
     assert whole.opportunities[0].codes == ["PD303"]
+    assert whole.opportunities[0].gain is not None
+    assert "launch delays left out" not in " ".join(whole.opportunities[0].gain.assumptions)

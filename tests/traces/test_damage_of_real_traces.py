@@ -351,7 +351,7 @@ def events_of(source: Path) -> dict[str, Any]:
 
 def step_names(trace: Trace) -> list[list[str]]:
     """Of each rank; the last one stays though it lacks the wait behind it."""
-    ranks, _ = measure_trace(trace, WindowRequest(keep_last=True))
+    ranks, _ = measure_trace(trace, WindowRequest(last="stays"))
     return [[s.name for s in r.window.step_list] for r in ranks]
 
 
