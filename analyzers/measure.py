@@ -267,8 +267,8 @@ def measure_trace(
         results = list((map if in_turn else pool.map)(measured, order))
     ranks = [r for r in results if isinstance(r, RankMeasurement)]
     if last := same_last(ranks):
-        asked = replace(request, last=last)
-        return measure_trace(trace, asked, facts, also, comm_kernel, alone=alone, by_ddp=by_ddp)
+        again = partial(measure_trace, trace, replace(request, last=last), facts, also, comm_kernel)
+        return again(alone=alone, by_ddp=by_ddp, program=running)
     if not ranks:
         from perfdoc.analyzers.host.without_gpu import host_contents, remedy_without_gpu
 

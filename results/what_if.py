@@ -70,6 +70,11 @@ class WhatIfCause:
     """Of `not_captured` the collectives in which ranks wait (its saving is an upper bound); of `slow_link`
     what is slow on it."""
 
+    @property
+    def is_in_turn(self) -> bool:
+        """Whether they are hosts that are late in turn, each at places of its own: no peers tell."""
+        return self.kind == "late_host" and not self.peers
+
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfAnalysis:

@@ -64,7 +64,7 @@ def waiting_leads(case: Case, part: float | None, *, late: bool) -> bool:
 def waits_in(case: Case, cause: WhatIfCause | None) -> str:
     """In which communication the peers of late ranks are exposed longest, `TP all-reduce`; empty where none
     is."""
-    late = () if cause is None or not cause.peers else cause.ranks
+    late = () if cause is None or cause.is_in_turn else cause.ranks
     exposed: Counter[str] = Counter()
     for rank, device in zip(case.ranks, case.job.devices, strict=False):
         for row in () if device.rank in late else rank.communication:
@@ -81,7 +81,7 @@ def gain_of(case: Case, cause: WhatIfCause) -> Gain:
         return upper_bound(cause.saved_ns / 1e6, said)
     low, mid, high = cause.low_ns, cause.saved_ns, cause.high_ns
     said = "replayed from the recorded operations of all ranks, launch delays left out"
-    if cause.kind == "late_host" and not cause.peers:
+    if cause.is_in_turn:
         said = "replayed from the recorded operations of all ranks, with the gaps before collectives"
     if cause.kind == "late_stage":
         said = "replayed with the waits of the other replicas for ranks that were not captured"

@@ -55,7 +55,7 @@ def waits_for(case: Case, cause: WhatIfCause) -> str:
     if cause.kind != "late_host":
         return does(cause, case.what_if)
     where = waits_in(case, cause)
-    if not cause.peers:
+    if cause.is_in_turn:
         return f"{opening(who(cause))} wait{f' in {where}' if where else ''} for one another's hosts in turn"
     waiting = "1 rank waits" if cause.peers == 1 else f"{cause.peers:,} ranks wait"
     hosts = "its host process" if is_one(cause) else "their host processes"
@@ -112,7 +112,7 @@ def does(cause: WhatIfCause, found: WhatIfAnalysis) -> str:
     whose = "their" if many else "its"
     if cause.kind == "slow_rank":
         return f"{name} {'compute' if many else 'computes'} {times} as long as {whose} {peers} {often}"
-    if cause.kind == "late_host" and not cause.peers:
+    if cause.is_in_turn:
         return f"{name} take {times} as long as the others {often}, each at other places of the step"
     if cause.kind == "late_host":
         takes = "take" if many else "takes"

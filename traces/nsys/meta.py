@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from perfdoc.profiling.gpus import named_by_size
 from perfdoc.records import dataclass
@@ -51,13 +52,17 @@ class Meta:
     is_nsight: bool
 
 
+def _rows(source: NsysSource, table: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """A small table row by row."""
+    return zip(*(column.to_list() for column in source.read(table, columns).values()), strict=True)
+
+
 def read_meta(source: NsysSource) -> Meta:
     """Product, schema version and clock origin."""
     values: dict[str, str] = {}
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):  # the second name up to 2022
         if {"name", "value"} <= source.columns(table):
-            data = source.read(table, ["name", "value"])
-            values |= {str(n): str(v) for n, v in zip(*(c.to_list() for c in data.values()), strict=True)}
+            values |= {str(n): str(v) for n, v in _rows(source, table, ["name", "value"])}
     utc = read_ints(source, "TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": NULL})["utcEpochNs"]
     return Meta(
         tool_version=values.get("EXPORT_PRODUCT_VERSION"),
@@ -81,8 +86,7 @@ def identify_gpus(source: NsysSource, devices: list[Device]) -> list[Device]:
         return devices
     known = ("id", "name", "totalMemory", "smCount", "uuid", "busLocation")
     wanted = [column for column in known if column in columns]
-    rows = zip(*(c.to_list() for c in source.read("TARGET_INFO_GPU", wanted).values()), strict=True)
-    gpus = [dict(zip(wanted, row, strict=True)) for row in rows]
+    gpus = [dict(zip(wanted, row, strict=True)) for row in _rows(source, "TARGET_INFO_GPU", wanted)]
     gpus = [g for g in gpus if g.get("totalMemory")]  # integrated and software adapters report none
     by_id = {g["id"]: g for g in gpus}
     gpu_of, seen_by = gpu_ids(source), gpu_ids(source, "numMultiprocessors")
@@ -114,8 +118,7 @@ def _host_of(source: NsysSource) -> str | None:
     """Name of the machine; None where the export holds none, or several."""
     if not {"name", "value"} <= source.columns("TARGET_INFO_SYSTEM_ENV"):
         return None
-    table = source.read("TARGET_INFO_SYSTEM_ENV", ["name", "value"])
-    rows = zip(*(column.to_list() for column in table.values()), strict=True)
+    rows = _rows(source, "TARGET_INFO_SYSTEM_ENV", ["name", "value"])
     found = {_text(value) for name, value in rows if name == "Hostname"}
     return found.pop() if len(found) == 1 else None
 

@@ -100,8 +100,8 @@ def launched_together(rebuilt: Rebuilt, taken: Bool, *, rare: bool = False) -> R
         longest = launching_max_ns(starts, lag_ns, count, slow_ns)
         if rare:
             least, longest = longest, launching_max_ns(starts, lag_ns, 0, slow_ns)
-            seldom |= bool(((edges.lag_ns[mine] > least) & (edges.lag_ns[mine] <= longest)).any())
-        short = edges.lag_ns[mine] <= longest
+            seldom |= bool(((lag_ns > least) & (lag_ns <= longest)).any())
+        short = lag_ns <= longest
         between[mine] = short
         mine = mine[short]
         begin, end = rebuilt.start_ns[source[mine]], rebuilt.start_ns[target[mine]]

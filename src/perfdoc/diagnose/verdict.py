@@ -97,7 +97,8 @@ def verdict_of(
     said, why = _of_time(ranks, rows, {rule.code: rule for rule in rules}, seen)
     outside = outside_of(ranks)
     beside = once.beside_steps(outside, _gpus(ranks))[0] if outside is not None else ""
-    why = f"{why.strip()} {beside}" if beside != said else why
+    if beside and beside != said:
+        why = f"{why.strip()} {beside}"
     if seen.failed_allocations:
         why = f"{said} {why}"
         said = f"{plural(seen.failed_allocations, 'allocation')} failed: out of GPU memory."
