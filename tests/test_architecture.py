@@ -180,7 +180,7 @@ BUDGET = {
     "reports": 7_874,  # what a list says of its order and savings; all ranks first; uneven steps
     "results": 3_957,  # what hosts allocate; savings in words; words that are compared; the what-if study
     "rules": 17_471,  # slow links of any dimension; what late hosts idle; what GPUs send; pauses; XLA
-    "simulator": 13_724,  # tasks numbered by level; many ranks a level at a time; absent ranks; late in turn
+    "simulator": 13_761,  # tasks numbered by level; many ranks a level at a time; absent ranks; late in turn
     "src": 22_584,  # copied workers, all ended; an end that takes nothing apart; GEMMs in FP32; kept patterns
     "traces": 10_436,  # parts joined as they come; figures of others; merged ranks; ROCm's copies; UTC
     "trainer": 4_835,  # short names, a warm-up that fits a short run, the time left, steps that pass by
