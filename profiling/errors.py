@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 
-class FileError(ValueError):
+class UserError(ValueError):
+    """A mistake that its reader can correct, in one line: what is wrong, and what to do."""
+
+
+class FileError(UserError):
     """Something is wrong with a file or a folder: where, what, and what to do."""
 
     def __init__(self, path: Path | str, what: str, remedy: str = "") -> None:

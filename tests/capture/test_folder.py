@@ -10,7 +10,8 @@ import pytest
 from perfdoc.capture import execution, prepare
 from perfdoc.capture.asked import Asked
 from perfdoc.capture.execution import Ended, run
-from perfdoc.capture.prepare import CaptureRequestError, plan
+from perfdoc.capture.prepare import plan
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.nsys.collect import CollectedReport
 from perfdoc.profiling.nsys.command import Nsys
 
@@ -55,7 +56,7 @@ def test_a_shared_folder_keeps_what_others_have_there(
         raise FileNotFoundError(2, "No such file or directory")
 
     monkeypatch.setattr(execution, "wait_for", refuse)
-    with pytest.raises(CaptureRequestError, match="cannot be run"):
+    with pytest.raises(UserError, match="cannot be run"):
         run_of("train", **options)
     assert before <= tree(tmp_path / "out")
     monkeypatch.setattr(execution, "wait_for", lambda *_, **__: (0, 0))
@@ -69,7 +70,7 @@ def test_only_empty_folders_of_its_own_are_taken_away(
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    with pytest.raises(CaptureRequestError, match="no-such"):
+    with pytest.raises(UserError, match="no-such"):
         run_of("./no-such-program", **STEPS)
     assert tree(tmp_path) == {"out"}, "the folder was there before"
     out.rmdir()
@@ -131,7 +132,7 @@ def test_an_earlier_capture_of_this_rank_is_refused_before_the_start(tmp_path: P
     make: Callable[..., prepare.Plan] = lambda **more: plan(  # noqa: E731
         Asked(words=["train"], output=Path("out"), scheduler=False, **more)
     )
-    with pytest.raises(CaptureRequestError, match="rank3"):
+    with pytest.raises(UserError, match="rank3"):
         make()
     assert make(ranks="2").left_out, "a rank that is not captured trains"
     file.rename(file.with_name(file.name.replace("rank3", "rank30")))
@@ -139,5 +140,5 @@ def test_an_earlier_capture_of_this_rank_is_refused_before_the_start(tmp_path: P
 
 
 def test_a_rank_that_is_left_out_becomes_the_program_or_says_why_not(rank_3_of_8: None) -> None:
-    with pytest.raises(CaptureRequestError, match="no-such-program"):
+    with pytest.raises(UserError, match="no-such-program"):
         run_of("/no/no-such-program", ranks="0")

@@ -13,11 +13,12 @@ import pytest
 
 from perfdoc.capture import prepare
 from perfdoc.capture.asked import Asked
-from perfdoc.capture.prepare import CaptureRequestError, plan
+from perfdoc.capture.prepare import plan
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.nsys.command import Nsys
 from perfdoc.profiling.own.asked_window import VARIABLE, ask, asked
 from perfdoc.run import torchrun
-from perfdoc.run.torchrun import TorchrunError, read_job
+from perfdoc.run.torchrun import read_job
 from tests.command import perfdoc
 
 NSYS = Nsys(path=Path("/opt/nsys"), version=(2025, 1, 1))
@@ -71,9 +72,9 @@ def test_a_job_is_taken_apart(
 
 
 def test_what_torchrun_refuses_is_refused(needs_torch: None) -> None:
-    with pytest.raises(TorchrunError):
+    with pytest.raises(UserError):
         read_job(["torchrun", "--no-such-option", "t.py"])
-    with pytest.raises(TorchrunError, match="no command"):
+    with pytest.raises(UserError, match="no command"):
         read_job([])
 
 
@@ -143,7 +144,7 @@ def test_behind_another_launcher_each_rank_is_a_command(monkeypatch: pytest.Monk
     assert (planned.rank, planned.one_of_several, planned.left_out) == (3, True, False)
     assert any(word.endswith("rank3") for word in planned.command)
     assert make(output=Path("out"), ranks="0").left_out
-    with pytest.raises(CaptureRequestError, match="-o"):
+    with pytest.raises(UserError, match="-o"):
         make()
 
 
@@ -164,7 +165,7 @@ def test_behind_another_launcher_each_rank_is_a_command(monkeypatch: pytest.Monk
     ],
 )
 def test_what_cannot_be_is_one_line(options: dict[str, object], word: str) -> None:
-    with pytest.raises(CaptureRequestError, match=word) as caught:
+    with pytest.raises(ValueError, match=word) as caught:
         plan(Asked(**{"words": ["python", "t.py"], **options}))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
@@ -174,7 +175,7 @@ def test_counters_are_of_a_gpu_that_is_known(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("PMI_RANK", "3")
     monkeypatch.setenv("PMI_SIZE", "8")
     words = Asked(words=["python", "t.py"], output=Path("out"), gpu_metrics=True, scheduler=False)
-    with pytest.raises(CaptureRequestError, match="LOCAL_RANK"):
+    with pytest.raises(UserError, match="LOCAL_RANK"):
         plan(words)
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert plan(words).rank == 3
@@ -200,7 +201,7 @@ def test_a_dry_run_prints_the_line_and_makes_nothing(tmp_path: Path) -> None:
 def test_a_folder_that_is_used_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "x").touch()
-    with pytest.raises(CaptureRequestError, match="not empty"):
+    with pytest.raises(UserError, match="not empty"):
         plan(Asked(words=["python", "t.py"], output=tmp_path / "out"))
 
 

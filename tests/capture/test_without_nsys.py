@@ -10,7 +10,8 @@ import pytest
 
 from perfdoc.capture import prepare
 from perfdoc.capture.asked import Asked
-from perfdoc.capture.prepare import CaptureRequestError, plan
+from perfdoc.capture.prepare import plan
+from perfdoc.profiling.errors import UserError
 
 JOB = ("python", "train.py", "--lr", "1")
 
@@ -44,7 +45,7 @@ def test_with_steps_the_profiler_of_pytorch_captures() -> None:
     ids=str,
 )
 def test_the_line_that_an_error_says_is_taken(asked: Asked) -> None:
-    with pytest.raises(CaptureRequestError) as error:
+    with pytest.raises(UserError) as error:
         plan(asked)
     line = re.search(r"perfdoc (capture .*?), with `", str(error.value))
     assert line is not None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.run.torchrun import TorchrunError, read_torchrun
+from perfdoc.profiling.errors import UserError
+from perfdoc.run.torchrun import read_torchrun
 from tests.cli.running import needs_training
 
 HERE = "--local-addr=127.0.0.1"
@@ -63,12 +64,12 @@ def test_variables_of_torchrun_count(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_mistakes_are_one_line(words: list[str], said: str) -> None:
-    with pytest.raises(TorchrunError) as caught:
+    with pytest.raises(UserError) as caught:
         read_torchrun(words)
     assert str(caught.value) == said
 
 
 def test_ranks_that_cannot_be_divided() -> None:
     for nodes in ("3", "1:2"):
-        with pytest.raises(TorchrunError, match="give --nproc-per-node"):
+        with pytest.raises(UserError, match="give --nproc-per-node"):
             read_torchrun([f"--nnodes={nodes}"]).completed(8)

@@ -14,9 +14,10 @@ from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.asked import parse_request
-from perfdoc.export.captures import ExportError, run
+from perfdoc.export.captures import run
 from perfdoc.export.tracks import MAX_TRACKS_OF_A_KIND
 from perfdoc.export.writer import Events, Lanes, disjoint, nested
+from perfdoc.profiling.errors import UserError
 from tests.amount import some
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.nsys_sqlite import write_nsys_sqlite
@@ -186,7 +187,7 @@ def test_nothing_is_overwritten_and_a_failure_leaves_nothing(tmp_path: Path) -> 
     path = planted(tmp_path, builder)
     target = tmp_path / "out.pftrace"
     target.write_text("mine")
-    with pytest.raises(ExportError, match="is there already"):
+    with pytest.raises(UserError, match="is there already"):
         run(AnalysisRequest(captures=[path]), target, print)
     assert target.read_text() == "mine"
     run(AnalysisRequest(captures=[path]), target, print, force=True)
@@ -194,9 +195,9 @@ def test_nothing_is_overwritten_and_a_failure_leaves_nothing(tmp_path: Path) -> 
     (tmp_path / "bad.sqlite").write_bytes(b"SQLite format 3\x00" + bytes(200))
     before = sorted(tmp_path.iterdir())
     for bad in ("bad.sqlite", "none.sqlite"):
-        with pytest.raises(ExportError):
+        with pytest.raises(UserError):
             run(AnalysisRequest(captures=[tmp_path / bad]), tmp_path / "new.pftrace", print)
-    with pytest.raises(ExportError, match="cannot be written"):
+    with pytest.raises(FileNotFoundError, match=r"new\.pftrace"):
         run(AnalysisRequest(captures=[path]), tmp_path / "no" / "new.pftrace", print)
     assert sorted(tmp_path.iterdir()) == before
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.diagnose.asked import UserError, parse_request
+from perfdoc.diagnose.asked import parse_request
 from perfdoc.diagnose.diagnosis import diagnosis_of
 from perfdoc.diagnose.measuring import measure_all
+from perfdoc.profiling.errors import UserError
 from perfdoc.reports.ci import render_github, render_junit
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown

@@ -14,7 +14,8 @@ import pytest
 
 from perfdoc.cli.peak import format_table
 from perfdoc.peak import store as measuring
-from perfdoc.peak.store import PeakError, Setting, last_cache_bytes, measure, usable_cpus, usable_memory_bytes
+from perfdoc.peak.store import Setting, last_cache_bytes, measure, usable_cpus, usable_memory_bytes
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.measured import MeasuredCeilings, Rate
 from tests.command import perfdoc
 
@@ -103,14 +104,14 @@ def test_ranks_that_end_or_hang_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(measuring, "_command", command)
     begin = time.monotonic()
-    with pytest.raises(PeakError, match="no such device"):
+    with pytest.raises(UserError, match="no such device"):
         measure(Setting(kind="cpu", ranks=2))
     assert time.monotonic() - begin < 30
     monkeypatch.setattr(measuring, "LIMIT_S", 0.2)
     monkeypatch.setattr(
         measuring, "_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(60)"]
     )
-    with pytest.raises(PeakError, match="within"):
+    with pytest.raises(UserError, match="within"):
         measure(Setting(kind="cpu", ranks=1))
 
 

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from perfdoc.peak import store
-from perfdoc.peak.store import PeakError, Setting
+from perfdoc.peak.store import Setting
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.measured import MeasuredCeilings, Rate
 
 SETTING = Setting(kind="cpu", ranks=2)
@@ -36,7 +37,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[MeasuredCe
 
     def measure(setting: Setting) -> MeasuredCeilings:
         if not left:
-            raise PeakError("nothing can be measured")
+            raise UserError("nothing can be measured")
         return left.pop(0)
 
     monkeypatch.setenv("PERFDOC_STATE", str(tmp_path))
@@ -77,7 +78,7 @@ def test_other_conditions_are_measured_for_themselves(
 
 
 def test_a_measurement_that_fails_stores_nothing(measured: list[MeasuredCeilings]) -> None:
-    with pytest.raises(PeakError):
+    with pytest.raises(UserError):
         best()
     measured += [found(5e9)]
     assert best() == (5e9, True)

@@ -15,7 +15,8 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_trace
-from perfdoc.diagnose.asked import UserError, parse_request
+from perfdoc.diagnose.asked import parse_request
+from perfdoc.profiling.errors import UserError
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.summaries.codec import encode
 from perfdoc.summaries.reading import OF_THE_JOB

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.diagnose.asked import UserError
 from perfdoc.knobs.check import check
+from perfdoc.profiling.errors import UserError
 from perfdoc.tune.run import axes_for, fixed_of, key_of, only_of
 from perfdoc.tune.search import search
 from perfdoc.tune.space import MBS, PP, RECOMPUTE, VPP, axes_of, changes_of, point_of, points, settings_of

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from perfdoc.compare.verify.rerun import StoppedError
-from perfdoc.diagnose.asked import UserError
 from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.knobs.writing import Way, way_and_words
+from perfdoc.profiling.errors import UserError
 from perfdoc.tune.command import FailedRunError, NoStepTimesError, own_command, settings_words
 from perfdoc.tune.ranking import tuning_of
 from perfdoc.tune.result import Change, Row, Tuning, to_take

@@ -12,11 +12,11 @@ import pytest
 
 from perfdoc.compare.runs import run_manifest
 from perfdoc.compare.verify.advised import Advised, advised, arms_of, rule_codes
-from perfdoc.compare.verify.record import VerifyError
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.values import read_value
+from perfdoc.profiling.errors import UserError
 from perfdoc.results import Diagnosis
 from perfdoc.rules.engine.advisable import advisable
 from perfdoc.rules.engine.registry import own_rules
@@ -92,7 +92,7 @@ def test_what_changes_the_work_of_a_step_is_not_measured_by_its_time(tmp_path: P
     assert (made.changes, made.left_out) == ({"overlap_p2p_comm": True}, ["global_batch_size"])
     assert made.predicted.method == "replay"
     for codes, knobs in (("PD380", ()), ("PD301", ("global_batch_size",))):
-        with pytest.raises(VerifyError, match="global_batch_size: changes the work of a step"):
+        with pytest.raises(UserError, match="global_batch_size: changes the work of a step"):
             taken(found, codes, *knobs)
 
 
@@ -117,7 +117,7 @@ def test_gains_of_several_rules_are_not_added(diagnosis: Diagnosis) -> None:
     ],
 )
 def test_refusals_are_one_line(diagnosis: Diagnosis, codes: str, words: str) -> None:
-    with pytest.raises(VerifyError, match=words) as error:
+    with pytest.raises(UserError, match=words) as error:
         taken(diagnosis, codes)
     assert "\n" not in str(error.value)
 
@@ -165,7 +165,7 @@ def test_what_the_trainer_cannot_do_is_refused(
     if ranks is not None:
         layout = msgspec.structs.replace(manifest.layout, world_size=ranks)
         manifest = msgspec.structs.replace(manifest, layout=layout)
-    with pytest.raises(VerifyError, match=words):
+    with pytest.raises(UserError, match=words):
         arms_of(manifest, changes, steps=30)
 
 

@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from perfdoc.capture.prepare import CaptureRequestError, Plan
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.capture.prepare import Plan
+from perfdoc.profiling.errors import CaptureError, UserError
 from perfdoc.profiling.launch_folder import LaunchFolder
 from perfdoc.profiling.nsys.collect import (
     LEFT_OVER,
@@ -42,7 +42,7 @@ class Ended:
 
 
 def run(planned: Plan, say: Callable[[str], None]) -> Ended:
-    """Run the job to its end and collect. Raises CaptureRequestError where it cannot be started."""
+    """Run the job to its end and collect. Raises UserError where it cannot be started."""
     environment = dict(os.environ)
     if planned.window is not None:
         ask(planned.window, environment)
@@ -58,7 +58,7 @@ def run(planned: Plan, say: Callable[[str], None]) -> Ended:
             reports_folder(folder, planned.own)
         launch = LaunchFolder.make()
     except (CaptureError, OSError) as error:
-        raise CaptureRequestError(str(error)) from error
+        raise UserError(str(error)) from error
     launch.live_as("run")
     try:
         if planned.nsys is not None:
@@ -85,8 +85,8 @@ def run(planned: Plan, say: Callable[[str], None]) -> Ended:
     return Ended(code=code, traces=len(traces) if seen else 0)
 
 
-def _cannot_run(program: str, error: OSError) -> CaptureRequestError:
-    return CaptureRequestError(f"{program}: cannot be run: {error.strerror}.")
+def _cannot_run(program: str, error: OSError) -> UserError:
+    return UserError(f"{program}: cannot be run: {error.strerror}.")
 
 
 def _own_traces(planned: Plan, folder: RunDirectory) -> Mapping[int, tuple[Path, ...]]:

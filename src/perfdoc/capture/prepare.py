@@ -11,7 +11,7 @@ from typing import Any
 
 from perfdoc.capture.asked import Asked
 from perfdoc.doctor.checks import installed
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.nsys.collect import LOGS, unfinished_folder
 from perfdoc.profiling.nsys.command import Nsys, find_nsys, nsys_command, nsys_per_rank, nvtx_trouble
@@ -20,7 +20,7 @@ from perfdoc.profiling.own.process import local_rank, started_rank
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.records import dataclass
 from perfdoc.results.figures import plural, size
-from perfdoc.run.torchrun import Job, TorchrunError, other_launcher, read_job
+from perfdoc.run.torchrun import Job, other_launcher, read_job
 
 GET_NSYS = (
     "get Nsight Systems from https://developer.nvidia.com/nsight-systems (or: apt-get install "
@@ -30,10 +30,6 @@ _STEP = "`for batch in perfdoc.profiling.steps(loader):`"
 _SCHEDULER_OK = "CPU Profiling Environment (process-tree): OK"
 _GPU_FILES = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
 """Of NVIDIA's driver, a sandbox may show its device alone; /dev/dxg is a GPU of Windows, within WSL."""
-
-
-class CaptureRequestError(ValueError):
-    """Something the user can mend; shown as one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,17 +63,10 @@ class Plan:
 
 
 def plan(asked: Asked) -> Plan:
-    """Check and put together. Raises CaptureRequestError."""
-    try:
-        return _plan(asked)
-    except (CaptureError, TorchrunError, ValueError) as error:
-        raise CaptureRequestError(str(error)) from error
-
-
-def _plan(asked: Asked) -> Plan:
+    """Check and put together. Raises ValueError, one line."""
     job = read_job(asked.words)
     if outer := other_launcher(job):
-        raise CaptureRequestError(
+        raise UserError(
             f"{outer[0]} starts the ranks: put it in front: {' '.join(outer)} … perfdoc capture -o DIR -- "
             "python train.py"
         )
@@ -89,7 +78,7 @@ def _plan(asked: Asked) -> Plan:
     left_out = rank is not None and ranks is not None and rank not in ranks
     nsys = _nsys(asked, steps)
     if asked.gpu_metrics and device == "cuda" and own is not None and local_rank() is None:
-        raise CaptureRequestError(
+        raise UserError(
             "--gpu-metrics: which GPU is this rank's? Neither LOCAL_RANK nor a variable of SLURM's or "
             "Open MPI's says it: set LOCAL_RANK."
         )
@@ -157,7 +146,7 @@ def _device() -> DeviceKind:
 def _nsys(asked: Asked, steps: tuple[int, int] | None) -> Nsys | None:
     found = None if asked.profiler == "torch" else find_nsys()
     if found is None and asked.profiler == "nsys":
-        raise CaptureRequestError(f"nsys is not installed: {GET_NSYS}. Without it: {_with_torch(asked)}")
+        raise UserError(f"nsys is not installed: {GET_NSYS}. Without it: {_with_torch(asked)}")
     if found is None:
         of_nsys = {
             "--delay": asked.delay_s is not None,
@@ -169,13 +158,13 @@ def _nsys(asked: Asked, steps: tuple[int, int] | None) -> Nsys | None:
         if steps is None or given:
             without = "" if asked.profiler == "torch" else f", which is not installed: {GET_NSYS}"
             what = f"{' and '.join(given)}: of nsys" if given else "a capture without --steps takes nsys"
-            raise CaptureRequestError(f"{what}{without}. Without nsys: {_with_torch(asked)}")
+            raise UserError(f"{what}{without}. Without nsys: {_with_torch(asked)}")
         return None
     timed = asked.delay_s is not None or asked.duration_s is not None
     if (steps is not None) + timed + asked.own_range > 1:
-        raise CaptureRequestError("one window: --steps, or --delay and --duration, or --own-range.")
+        raise UserError("one window: --steps, or --delay and --duration, or --own-range.")
     if steps is not None and (trouble := nvtx_trouble(found)) is not None:
-        raise CaptureRequestError(f"{trouble}. Install nvtx==0.2.11, or use a newer nsys.")
+        raise UserError(f"{trouble}. Install nvtx==0.2.11, or use a newer nsys.")
     return found
 
 
@@ -193,7 +182,7 @@ def _steps(text: str | None) -> tuple[int, int] | None:
         return None
     first, colon, end = text.partition(":")
     if not colon or not all(word.isdecimal() and len(word) < 10 for word in (first, end)):
-        raise CaptureRequestError(f"--steps {text!r}: give FIRST:END, such as 10:14 for the steps 10 to 13.")
+        raise UserError(f"--steps {text!r}: give FIRST:END, such as 10:14 for the steps 10 to 13.")
     return int(first), int(end)
 
 
@@ -202,7 +191,7 @@ def _ranks(text: str | None) -> frozenset[int] | None:
         return None
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and len(word) < 8 for word in words):
-        raise CaptureRequestError(f"--ranks {text!r}: give numbers with commas, such as 0,8.")
+        raise UserError(f"--ranks {text!r}: give numbers with commas, such as 0,8.")
     return frozenset(map(int, words))
 
 
@@ -210,19 +199,17 @@ def _folder(output: Path | None, *, shared: bool, own: int | None) -> Path:
     """shared: whether other commands write to it too; own: the rank of which nothing may be there then."""
     if output is None:
         if shared:
-            raise CaptureRequestError("each rank runs this command: give all of them one folder with -o DIR.")
+            raise UserError("each rank runs this command: give all of them one folder with -o DIR.")
         return Path(f"capture-{datetime.now():%Y%m%d-%H%M%S}")
     if output.exists() and not output.is_dir():
-        raise CaptureRequestError(f"{output}: is a file. Give a folder with -o.")
+        raise UserError(f"{output}: is a file. Give a folder with -o.")
     if not shared and output.is_dir() and any(output.iterdir()):
-        raise CaptureRequestError(
-            f"{output}: is not empty. Give another folder: a capture overwrites nothing."
-        )
+        raise UserError(f"{output}: is not empty. Give another folder: a capture overwrites nothing.")
     if own is not None:
         run = RunDirectory(output)
         for folder in (output / "traces", unfinished_folder(run, own)):
             if there := next(folder.glob(f"rank{own}.*"), None):
-                raise CaptureRequestError(
+                raise UserError(
                     f"{there}: is of an earlier capture. Give another folder: a capture overwrites nothing."
                 )
     return output

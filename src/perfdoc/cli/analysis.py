@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.cli.messages import say, unwritten_words
 from perfdoc.cli.streams import columns, write_json
-from perfdoc.diagnose.asked import UserError
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.telling import stage
 from perfdoc.profiling.whole_file import is_stream, may_write, write_all
 from perfdoc.records import dataclass

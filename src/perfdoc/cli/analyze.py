@@ -69,7 +69,7 @@ def analyze(
     without_threads()
     with bar("starting") as end_bar:
         from perfdoc.cli.analysis import Output, check_output, rule_codes_of, run
-        from perfdoc.diagnose.asked import UserError
+        from perfdoc.profiling.errors import UserError
 
         with in_one_line(debug, UserError):
             place = None
@@ -95,7 +95,7 @@ def analyze(
 
 def _amount(format_: Format, *, full: bool, brief: bool) -> Amount:
     """Raises UserError."""
-    from perfdoc.diagnose.asked import UserError
+    from perfdoc.profiling.errors import UserError
 
     if full and brief:
         raise UserError("--full and --brief: choose one.")

@@ -27,9 +27,9 @@ def capture(
     The exit code is the job's; 2 where it went well and nothing was captured.
     """
     from perfdoc.capture.execution import run
-    from perfdoc.capture.prepare import CaptureRequestError, plan
+    from perfdoc.capture.prepare import plan
 
-    with in_one_line(debug, CaptureRequestError):
+    with in_one_line(debug, ValueError):
         planned = plan(asked)
         for note in () if planned.left_out else planned.notes:
             say(note)

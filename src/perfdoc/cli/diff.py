@@ -54,7 +54,7 @@ def diff(
         from perfdoc.compare.diff.screen import logged_screen
         from perfdoc.compare.diff.two_sides import compare
         from perfdoc.compare.side import load
-        from perfdoc.diagnose.asked import UserError
+        from perfdoc.profiling.errors import UserError
 
         if (logged := of_logged_steps(before, after)) is not None:
             if format_ != "text" or output is not None:

@@ -29,9 +29,10 @@ def peak(
     debug: Debug = False,
 ) -> None:
     """Measure what this machine reaches: GEMMs by dtype, memory and collective bandwidth."""
-    from perfdoc.peak.store import PeakError, ceilings, setting_here, stored_path
+    from perfdoc.peak.store import ceilings, setting_here, stored_path
+    from perfdoc.profiling.errors import UserError
 
-    with in_one_line(debug, PeakError):
+    with in_one_line(debug, UserError):
         setting = setting_here(ranks)
         path = stored_path(setting)
         found, now = ceilings(setting, again=again)

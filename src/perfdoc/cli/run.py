@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -58,11 +59,12 @@ def run(
 ) -> None:
     """Train the reference model with profiling on, and analyse what it left."""
     with bar("checking the run"):
+        from perfdoc.profiling.errors import UserError
         from perfdoc.profiling.own.sinks import VARIABLE, chosen
         from perfdoc.run.execution import execute, leave_ceilings, shared_cores, show_report
-        from perfdoc.run.prepare import RunError, as_typed, prepare, split_words
+        from perfdoc.run.prepare import prepare, split_words
 
-        with in_one_line(debug, RunError, ValueError):
+        with in_one_line(debug, ValueError):
             if log is not None:
                 os.environ[VARIABLE] = log
             chosen(None)
@@ -79,17 +81,17 @@ def run(
                 dry_run=dry_run,
                 peak=peak,
             )
-    with in_one_line(debug, RunError):
+    with in_one_line(debug, UserError):
         say(planned.choice.reason)
         for note in (shared_cores(planned), planned.config.shortened):
             if note:
                 say(note)
         if dry_run:
-            sys.stdout.write(as_typed(planned.command) + "\n")
+            sys.stdout.write(shlex.join(planned.command) + "\n")
             return
         if peak:
             leave_ceilings(planned, say)
-        say(as_typed(planned.command))
+        say(shlex.join(planned.command))
         if sys.stderr.isatty():  # until the first step, whose line takes its place
             sys.stderr.write("the ranks load PyTorch and megatron-core\r")
         ended = execute(planned, say, debug=debug)

@@ -97,7 +97,7 @@ def tune(
     command goes on.
     """
     without_threads()
-    from perfdoc.diagnose.asked import UserError
+    from perfdoc.profiling.errors import UserError
     from perfdoc.tune.run import fixed_of, only_of
 
     complete, measuring = True, None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.request import AnalysisRequest
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from perfdoc.analyzers.memory.snapshot import MemoryFiles
 
 _UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-
-
-class UserError(ValueError):
-    """An error that the user can correct; shown as one line."""
 
 
 def parse_request(

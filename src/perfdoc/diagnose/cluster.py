@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perfdoc.diagnose.asked import UserError
 from perfdoc.diagnose.workers import T, Task, WorkerLostError
 from perfdoc.profiling.background import begun
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.installation import install_command
 from perfdoc.results.names import shorten
 from perfdoc.version import __version__

@@ -16,19 +16,14 @@ from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.measuring import measure_all
-from perfdoc.diagnose.workers import WorkerLostError
 from perfdoc.export.writer import Clock, PerfettoFile, Written
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.whole_file import may_write, whole_file
 from perfdoc.records import dataclass
-from perfdoc.traces import TraceError
 
 _DEVICES = 1 << 13
 """Devices of one capture are numbered below this; captures follow one another."""
 _MAX_CAPTURES = 1 << 18
-
-
-class ExportError(ValueError):
-    """Something the user can mend; shown as one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,22 +35,17 @@ class _Place:
 
 
 def run(request: AnalysisRequest, output: Path, say: Callable[[str], None], *, force: bool = False) -> None:
-    """Write the file, whole or not at all. Raises ExportError."""
-    try:
-        _check(output, request.captures, force=force)
-        if not request.captures:
-            raise ExportError("no trace is given, of which there would be a timeline.")
-        if len(request.captures) > _MAX_CAPTURES:
-            raise ExportError(f"{len(request.captures):,} captures are too many for one file.")
-        places: dict[tuple[Path, int], _Place] = {}
-        if len(request.captures) > 1:
-            request, places = _compared(request, say)
-        with _opened(output) as file:
-            found = _write(request, places, PerfettoFile(file))
-    except OSError as error:
-        raise ExportError(f"{error.filename}: cannot be written: {error.strerror}.") from error
-    except (TraceError, WorkerLostError) as error:
-        raise ExportError(str(error)) from error
+    """Write the file, whole or not at all. Raises UserError, WorkerLostError and OSError."""
+    _check(output, request.captures, force=force)
+    if not request.captures:
+        raise UserError("no trace is given, of which there would be a timeline.")
+    if len(request.captures) > _MAX_CAPTURES:
+        raise UserError(f"{len(request.captures):,} captures are too many for one file.")
+    places: dict[tuple[Path, int], _Place] = {}
+    if len(request.captures) > 1:
+        request, places = _compared(request, say)
+    with _opened(output) as file:
+        found = _write(request, places, PerfettoFile(file))
     slices, tracks = sum(w.slices for w in found), sum(w.tracks for w in found)
     say(f"wrote {output}: {slices:,} slices on {tracks:,} tracks. Open it at ui.perfetto.dev.")
     if left_out := sum(w.left_out for w in found):
@@ -65,11 +55,11 @@ def run(request: AnalysisRequest, output: Path, say: Callable[[str], None], *, f
 def _check(output: Path, captures: Sequence[Path], *, force: bool) -> None:
     may_write(output)
     if output.exists() and any(output.samefile(capture) for capture in captures):
-        raise ExportError(f"{output}: is a capture; captures are never changed. Choose another -o.")
+        raise UserError(f"{output}: is a capture; captures are never changed. Choose another -o.")
     if output.exists() and not output.is_file():
-        raise ExportError(f"{output}: is no regular file. Choose another -o.")
+        raise UserError(f"{output}: is no regular file. Choose another -o.")
     if output.exists() and not force:
-        raise ExportError(f"{output}: is there already. Choose another -o, or overwrite with --force.")
+        raise UserError(f"{output}: is there already. Choose another -o, or overwrite with --force.")
 
 
 def _compared(

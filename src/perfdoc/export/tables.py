@@ -16,7 +16,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from perfdoc.compare.stored import diagnosis_in, read_diagnosis
-from perfdoc.export.captures import ExportError
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.whole_file import write_all
 from perfdoc.records import dataclass
 from perfdoc.results import (
@@ -34,7 +34,6 @@ from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.kernels import PartTime
 from perfdoc.results.names import shorten
 from perfdoc.results.tables import AllToAllRow, CollectiveSize, CopyRow, MetricMean, Tables
-from perfdoc.traces import TraceError
 
 _NAME = 400
 _BETWEEN = " > "
@@ -47,24 +46,17 @@ _TYPES: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), bool: pa
 
 
 def run(paths: Sequence[str], folder: Path, say: Callable[[str], None], *, force: bool = False) -> None:
-    """Write the tables of one diagnosis (its file, or a folder that holds it). Raises ExportError."""
+    """Write the tables of one diagnosis (its file, or a folder that holds it). Raises UserError, OSError."""
     if len(paths) != 1:
-        raise ExportError("--tables: give one diagnosis.json, or the folder of one report.")
-    try:
-        tables = tables_of(read_diagnosis(diagnosis_in(Path(paths[0])))[0])
-        contents = {}
-        for name, table in tables.items():
-            contents[folder / f"{name}.parquet"] = _parquet(table)
-            contents[folder / f"{name}.csv"] = _csv(table)
-        if taken := next((path for path in contents if path.exists() and not force), None):
-            raise ExportError(
-                f"{taken}: is there already. Choose another --tables, or overwrite with --force."
-            )
-        write_all(contents, folder)
-    except TraceError as error:
-        raise ExportError(str(error)) from error
-    except OSError as error:
-        raise ExportError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+        raise UserError("--tables: give one diagnosis.json, or the folder of one report.")
+    tables = tables_of(read_diagnosis(diagnosis_in(Path(paths[0])))[0])
+    contents = {}
+    for name, table in tables.items():
+        contents[folder / f"{name}.parquet"] = _parquet(table)
+        contents[folder / f"{name}.csv"] = _csv(table)
+    if taken := next((path for path in contents if path.exists() and not force), None):
+        raise UserError(f"{taken}: is there already. Choose another --tables, or overwrite with --force.")
+    write_all(contents, folder)
     rows = ", ".join(f"{name} {table.num_rows:,}" for name, table in tables.items())
     say(f"wrote {shorten(str(folder), 1000)}: rows of {rows}.")
 
@@ -98,7 +90,7 @@ def _of_all(rows: Callable[[Diagnosis], Iterable[Any]]) -> Callable[[Diagnosis],
 def _of_tables(rows: Callable[[Tables], Iterable[Any]]) -> Callable[[Diagnosis], Iterable[Row]]:
     def found(diagnosis: Diagnosis) -> Iterable[Row]:
         if diagnosis.tables is None:
-            raise ExportError("the diagnosis is of a version without tables: analyse the captures again.")
+            raise UserError("the diagnosis is of a version without tables: analyse the captures again.")
         tables = diagnosis.tables
         return (("", row) for row in rows(tables))
 
@@ -148,7 +140,7 @@ def table_of(diagnosis: Diagnosis, name: str) -> pa.Table:
     """One of TABLES; without rows it has its columns all the same. Nested results are columns of their own:
     `own_exposed_comm_dp_ns`. Columns that may be null are the schema's nullable ones.
 
-    Raises ExportError where the diagnosis is of a version that has no such table.
+    Raises UserError where the diagnosis is of a version that has no such table.
     """
     kind = _KINDS[name]
     rows = [*kind.rows(diagnosis)]

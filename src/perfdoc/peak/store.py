@@ -22,7 +22,7 @@ import msgspec
 
 from perfdoc.profiling.cpu_times import cpu_times, others_frac
 from perfdoc.profiling.environment import cpu_name, memory_bytes, versions
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import CaptureError, UserError
 from perfdoc.profiling.installation import install_command
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.measured import MeasuredCeilings
@@ -35,10 +35,6 @@ LIMIT_S = 180.0
 _OTHERS_FRAC = 0.15
 """Of the machine's CPUs; less is what every system does beside."""
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR", "GLOO_LOG_LEVEL": "ERROR"}
-
-
-class PeakError(ValueError):
-    """What could not be measured; shown as one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +54,7 @@ class Setting:
 
 
 def measure(setting: Setting) -> MeasuredCeilings:
-    """Measure now, for seconds. Raises PeakError."""
+    """Measure now, for seconds. Raises UserError."""
     began = cpu_times()
     with tempfile.TemporaryDirectory(prefix="perfdoc-peak-") as name:
         folder = Path(name)
@@ -66,7 +62,7 @@ def measure(setting: Setting) -> MeasuredCeilings:
         try:
             found = msgspec.json.decode((folder / "out").read_bytes(), type=MeasuredCeilings)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise PeakError(f"the ceilings were not measured: {_said(folder)}") from error
+            raise UserError(f"the ceilings were not measured: {_said(folder)}") from error
     others = others_frac(began, cpu_times())
     if others is not None and others > _OTHERS_FRAC:
         line = f"other processes used {others:.0%} of the machine's CPUs meanwhile"
@@ -75,7 +71,7 @@ def measure(setting: Setting) -> MeasuredCeilings:
 
 
 def _run(setting: Setting, folder: Path) -> None:
-    """All ranks to their end. Raises PeakError."""
+    """All ranks to their end. Raises UserError."""
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         for number in range(setting.ranks):
@@ -92,14 +88,14 @@ def _run(setting: Setting, folder: Path) -> None:
         give_up = time.monotonic() + LIMIT_S
         while any(rank.poll() is None for rank in ranks):
             if any(rank.poll() for rank in ranks):
-                raise PeakError(f"the ceilings were not measured: {_said(folder)}")
+                raise UserError(f"the ceilings were not measured: {_said(folder)}")
             if time.monotonic() > give_up:
-                raise PeakError(f"the ceilings were not measured within {LIMIT_S:.0f} s")
+                raise UserError(f"the ceilings were not measured within {LIMIT_S:.0f} s")
             time.sleep(0.05)
         if any(rank.returncode for rank in ranks):
-            raise PeakError(f"the ceilings were not measured: {_said(folder)}")
+            raise UserError(f"the ceilings were not measured: {_said(folder)}")
     except OSError as error:
-        raise PeakError(f"the ceilings were not measured: {error.strerror}") from error
+        raise UserError(f"the ceilings were not measured: {error.strerror}") from error
     finally:
         for rank in ranks:
             rank.kill()
@@ -123,12 +119,12 @@ def _said(folder: Path) -> str:
 def setting_here(ranks: int | None = None) -> Setting:
     """All GPUs, or so many of them; without a GPU one rank on the CPU, or so many at once.
 
-    Raises PeakError without PyTorch, and where there are fewer GPUs.
+    Raises UserError without PyTorch, and where there are fewer GPUs.
     """
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError as error:
-        raise PeakError(
+        raise UserError(
             "measuring needs torch, which is not installed. Install PyTorch for your machine first, then: "
             f"{install_command('train')}"
         ) from error
@@ -136,7 +132,7 @@ def setting_here(ranks: int | None = None) -> Setting:
         return Setting(kind="cpu", ranks=ranks or 1)
     devices = int(torch.cuda.device_count())
     if ranks is not None and ranks > devices:
-        raise PeakError(f"--ranks {ranks}: PyTorch sees {devices} GPUs here.")
+        raise UserError(f"--ranks {ranks}: PyTorch sees {devices} GPUs here.")
     return Setting(kind="cuda", ranks=ranks or devices)
 
 
@@ -195,7 +191,7 @@ def ceilings(
     """What this machine reaches, and whether it was measured just now. again: forget what is stored. before:
     called before a measurement begins.
 
-    Raises PeakError where it cannot be measured; a folder that cannot be written costs nothing but time.
+    Raises UserError where it cannot be measured; a folder that cannot be written costs nothing but time.
     """
     path = stored_path(setting)
     if path is not None and not again and (stored := read(path)) is not None:

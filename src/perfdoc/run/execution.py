@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from perfdoc.peak.store import PeakError, Setting, ceilings, ranks_here
+from perfdoc.peak.store import Setting, ceilings, ranks_here
 from perfdoc.profiling.environment import cpu_count, name_command
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import CaptureError, UserError
 from perfdoc.profiling.launch_folder import Failure, LaunchFolder, kill
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.measured import MeasuredCeilings
@@ -28,7 +28,7 @@ from perfdoc.profiling.whole_file import whole_file
 from perfdoc.records import dataclass
 from perfdoc.results.figures import flops
 from perfdoc.results.names import listed, natural
-from perfdoc.run.prepare import CEILINGS, Plan, RunError
+from perfdoc.run.prepare import CEILINGS, Plan
 from perfdoc.trainer.end import EXIT_FAILED
 from perfdoc.watch.follow import FollowedRun
 from perfdoc.watch.screen import headline
@@ -119,7 +119,7 @@ def leave_ceilings(planned: Plan, say: Callable[[str], None]) -> None:
         )
         with whole_file(run.path / CEILINGS, replace=True) as part:
             part.write_bytes(msgspec.json.encode(found))
-    except (PeakError, CaptureError, OSError) as error:
+    except (UserError, OSError) as error:
         say(f"{error}; without a data sheet's peak MFU stays unknown")
         return
     except BaseException:
@@ -189,14 +189,15 @@ class Ended:
 def execute(planned: Plan, say: Say, *, debug: bool = False) -> Ended:
     """Train, then collect and tell.
 
-    Raises RunError where the training could not be started, or went well and nothing was captured.
+    Raises UserError where the training could not be started, or went well and nothing was captured.
     """
     run = planned.run
     assert run is not None
     try:
         outcome = train(planned.command, debug=debug)
     except OSError as error:
-        raise RunError(f"{error.filename or planned.command[0]}: cannot be run: {error.strerror}.") from error
+        program = error.filename or planned.command[0]
+        raise UserError(f"{program}: cannot be run: {error.strerror}.") from error
     if outcome.code and not planned.several_nodes and not run.is_used and not _worth_reading(run, outcome):
         _clear(planned, run, outcome, say)  # nothing was trained: the same command may be given again
         return Ended(code=outcome.code, analyse=False)
@@ -207,7 +208,7 @@ def execute(planned: Plan, say: Say, *, debug: bool = False) -> Ended:
     collected = _collect(planned, run, outcome, manifest, first=first)
     problems = [f"rank {report.rank}: {report.problem}" for report in collected if report.problem]
     if outcome.code == 0 and problems and len(problems) == len(collected):
-        raise RunError(problems[0])
+        raise UserError(problems[0])
     for problem in problems:
         say(problem)
     if outcome.code:
@@ -259,7 +260,7 @@ def _to_analyse(
         expected = set(range(manifest.layout.world_size) if profiled is None else profiled)
         missing = expected - set(run.files_by_rank("traces"))
         if missing == expected and not planned.several_nodes:
-            raise RunError(f"{run.path}: training finished without a trace, so nothing can be analysed.")
+            raise UserError(f"{run.path}: training finished without a trace, so nothing can be analysed.")
         if missing:
             say(
                 f"no trace of {_listed(sorted(missing))} is in {run.path}: the profiler failed, or another "

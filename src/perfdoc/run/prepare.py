@@ -1,14 +1,13 @@
 """`perfdoc run`: check a run and make ready for it; and `perfdoc config show`."""
 
 import importlib.util
-import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import CaptureError, UserError
 from perfdoc.profiling.installation import install_command
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.nsys.collect import LOGS, UNFINISHED, reports_folder
@@ -30,10 +29,6 @@ NOT_INSTALLED = (
 LAUNCHER = "perfdoc.trainer.launcher"
 CEILINGS = "ceilings.json"
 """In the run directory: what this machine's devices were measured to reach."""
-
-
-class RunError(ValueError):
-    """Something the user can mend; shown as one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +67,11 @@ def prepare(
     What of the profile is None is as the configuration says. peak: whether the trainer is to look for
     `CEILINGS` in the run directory.
 
-    Raises RunError.
+    Raises ValueError, one line.
     """
     for module in ("torch", "megatron.core"):
         if not _importable(module):
-            raise RunError(NOT_INSTALLED.format(what=module, command=install_command("train")))
+            raise UserError(NOT_INSTALLED.format(what=module, command=install_command("train")))
     folder = output or Path("runs") / "unnamed"
     try:
         resolved = resolve(config, overrides)
@@ -93,7 +88,7 @@ def prepare(
         ranks = None if window.ranks is None else frozenset(window.ranks)
         iterations = resolved.config.training.train_iters
         if choice.profiler != "none" and window.start > iterations:
-            raise RunError(
+            raise UserError(
                 f"--profile-start {window.start}: the run has {iterations} steps (training.train_iters); "
                 "start earlier, or take --profiler none."
             )
@@ -106,10 +101,8 @@ def prepare(
         if run is not None:
             with whole_file(folder / "resolved.json", replace=True) as part:
                 part.write_text(resolved.to_json(), encoding="utf-8")
-    except (ValueError, CaptureError) as error:
-        raise RunError(str(error)) from error
     except OSError as error:
-        raise RunError(f"{error.filename or folder}: cannot be written: {error.strerror}.") from error
+        raise UserError(f"{error.filename or folder}: cannot be written: {error.strerror}.") from error
     launcher = [sys.executable, "-m", LAUNCHER, *words]
     program = ["-m", TRAINER, "--out", str(folder), "--profiler", choice.profiler]
     program += ["--profiler-reason", choice.reason]
@@ -158,17 +151,8 @@ def split_words(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
 
 
 def config_rows(config: str, overrides: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Every setting with its value and where it comes from. Raises RunError."""
-    try:
-        rows = resolve(config, overrides).rows()
-    except ValueError as error:
-        raise RunError(str(error)) from error
-    return [(key, repr(value), origin) for key, value, origin in rows]
-
-
-def as_typed(command: Sequence[str]) -> str:
-    """A command line that can be pasted into a shell."""
-    return shlex.join(command)
+    """Every setting with its value and where it comes from. Raises ValueError, one line."""
+    return [(key, repr(value), origin) for key, value, origin in resolve(config, overrides).rows()]
 
 
 def _profiled_ranks(text: str | None, world_size: int | None) -> frozenset[int] | None:
@@ -177,10 +161,10 @@ def _profiled_ranks(text: str | None, world_size: int | None) -> frozenset[int] 
         return None
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and len(word) < 8 for word in words):
-        raise RunError(f"--profile-ranks {text!r}: give numbers with commas, such as 0,8.")
+        raise UserError(f"--profile-ranks {text!r}: give numbers with commas, such as 0,8.")
     ranks = frozenset(map(int, words))
     if world_size is not None and max(ranks) >= world_size:
-        raise RunError(f"--profile-ranks {text}: the run has ranks 0 to {world_size - 1}.")
+        raise UserError(f"--profile-ranks {text}: the run has ranks 0 to {world_size - 1}.")
     return ranks
 
 
@@ -195,7 +179,7 @@ def _check_checkpoints(resolved: ResolvedConfig) -> Path | None:
     from perfdoc.trainer.checkpoint_folder import complete
 
     if found := complete(Path(settings.save)):
-        raise RunError(
+        raise UserError(
             f"checkpoint.save = {settings.save}: holds checkpoints of another run (up to step {max(found)}). "
             f"Give another folder, or go on from there with checkpoint.load={settings.save}."
         )
@@ -209,7 +193,7 @@ def _try_writing(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise RunError(f"checkpoint.save = {folder}: cannot be written: {error.strerror}.") from error
+        raise UserError(f"checkpoint.save = {folder}: cannot be written: {error.strerror}.") from error
 
 
 def _folder(output: Path | None, name: str, given: TorchrunArguments) -> Path:
@@ -217,7 +201,7 @@ def _folder(output: Path | None, name: str, given: TorchrunArguments) -> Path:
     if output is not None:
         return output
     if given.several_nodes:
-        raise RunError(
+        raise UserError(
             "--nnodes: several machines need one run directory: give -o DIR, the same to all of them, "
             "best on a file system that they share."
         )

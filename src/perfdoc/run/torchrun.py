@@ -8,11 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from perfdoc.profiling.errors import UserError
 from perfdoc.records import dataclass
-
-
-class TorchrunError(ValueError):
-    """Arguments that torchrun would refuse."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +44,7 @@ class TorchrunArguments:
     def completed(self, default_world_size: int) -> tuple[str, ...]:
         """The words, with the number of ranks and the meeting place where they say neither.
 
-        Raises TorchrunError where `default_world_size` ranks cannot be divided over the machines.
+        Raises UserError where `default_world_size` ranks cannot be divided over the machines.
         """
         added = []
         if self.nodes == 1 and not self.meets:
@@ -58,7 +55,7 @@ class TorchrunArguments:
         if self.ranks_per_node is None and not self.counts_devices:
             if self.nodes is None or default_world_size % self.nodes:
                 machines = "a range of" if self.nodes is None else str(self.nodes)
-                raise TorchrunError(
+                raise UserError(
                     f"--nnodes: the configuration's {default_world_size} ranks cannot be divided over "
                     f"{machines} machines; give --nproc-per-node."
                 )
@@ -67,14 +64,14 @@ class TorchrunArguments:
 
 
 def read_torchrun(words: Sequence[str]) -> TorchrunArguments:
-    """Read the arguments as torchrun itself does. Raises TorchrunError with its own words."""
+    """Read the arguments as torchrun itself does. Raises UserError with its own words."""
     from torch.distributed.run import get_args_parser
 
     parser = get_args_parser()
     parser.error = _refuse  # it would print a page and end the process
     given = parser.parse_args([*words, "program"])
     if given.training_script != "program":
-        raise TorchrunError(
+        raise UserError(
             f"{given.training_script!r}: is not an argument of torchrun; overrides (key=value) go before --."
         )
     counted = given.nproc_per_node in ("auto", "gpu", "cpu", "xpu")
@@ -101,7 +98,7 @@ def _nodes(text: str) -> int | None:
 
 def _positive(name: str, text: Any) -> int:
     if not str(text).isdecimal() or int(text) < 1:
-        raise TorchrunError(f"{name} {text}: give a number from 1.")
+        raise UserError(f"{name} {text}: give a number from 1.")
     return int(text)
 
 
@@ -113,7 +110,7 @@ def _names(words: Sequence[str], start: str) -> bool:
 def _refuse(message: str) -> NoReturn:
     if "training_script" in message:  # which the last argument took for its value
         message = "the last argument lacks its value"
-    raise TorchrunError(f"torchrun: {message}.")
+    raise UserError(f"torchrun: {message}.")
 
 
 _MODULE = "torch.distributed.run"
@@ -142,16 +139,16 @@ class Job:
 
 
 def read_job(words: Sequence[str]) -> Job:
-    """Take a command apart. Raises TorchrunError where torchrun would refuse it, or there is none."""
+    """Take a command apart. Raises UserError where torchrun would refuse it, or there is none."""
     if not words:
-        raise TorchrunError("no command: perfdoc capture -- torchrun --nproc-per-node 8 train.py …")
+        raise UserError("no command: perfdoc capture -- torchrun --nproc-per-node 8 train.py …")
     start = _launcher_words(words)
     if start == 0:
         return Job(launcher=(), program=tuple(words), ranks_here=1)
     try:
         from torch.distributed.run import get_args_parser
     except ImportError as error:
-        raise TorchrunError(
+        raise UserError(
             "torch is not installed where perfdoc is, and takes torchrun's arguments apart: install perfdoc "
             "beside the job's torch, or behind the launcher (docs/own_trainer.md)."
         ) from error
@@ -189,7 +186,7 @@ def _launcher_words(words: Sequence[str]) -> int:
         return 1
     module = _module(words)
     if module == _OLD_MODULE:
-        raise TorchrunError(
+        raise UserError(
             f"{_OLD_MODULE} starts nothing but Python scripts, and so no profiler: use torchrun, and take "
             "the rank from LOCAL_RANK instead of --local-rank."
         )

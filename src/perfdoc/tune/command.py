@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfdoc.diagnose.asked import UserError
+from perfdoc.profiling.errors import UserError
 from perfdoc.results.names import shorten
 from perfdoc.traces import TraceError
 from perfdoc.traces.training_logs.read import read_training_log

@@ -9,13 +9,13 @@ from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import job_memory
 from perfdoc.analyzers.request import AnalysisRequest
-from perfdoc.diagnose.asked import UserError
 from perfdoc.diagnose.contradictions import without_contradictions
 from perfdoc.diagnose.job import job_configuration
 from perfdoc.diagnose.job_memory import Memory, memory_of
 from perfdoc.diagnose.measuring import Found, measure_all
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.profiling.errors import UserError
 from perfdoc.records import dataclass
 from perfdoc.results.headline import Mfu
 from perfdoc.results.quality import in_words

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from perfdoc.analyzers.request import AnalysisRequest
-from perfdoc.diagnose.asked import UserError
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import SHORT_NAMES, catalogue
 from perfdoc.knobs.values import Opaque, read_value
+from perfdoc.profiling.errors import UserError
 from perfdoc.tune.job import Job, read_job
 from perfdoc.tune.ranking import tuning_of
 from perfdoc.tune.result import Tuning

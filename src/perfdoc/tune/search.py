@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, Literal
 
-from perfdoc.diagnose.asked import UserError
 from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import Value
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.installation import install_command
 from perfdoc.records import dataclass
 from perfdoc.simulator.job.settings import JobSettings

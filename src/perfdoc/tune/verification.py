@@ -15,10 +15,9 @@ import msgspec
 from perfdoc.compare.runs import run_manifest
 from perfdoc.compare.stored import content_of, decoded
 from perfdoc.compare.verify.advised import arms_of
-from perfdoc.compare.verify.record import VerifyError
 from perfdoc.compare.verify.rerun import StoppedError, run_once
-from perfdoc.diagnose.asked import UserError
 from perfdoc.knobs.knob import Value
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.whole_file import write_all
 from perfdoc.records import dataclass
@@ -226,7 +225,7 @@ class TrainerRuns:
             config = path.with_name(f"{path.name}.yaml")
             config.write_text(arms.after if changes else arms.before, encoding="utf-8")
             return run_once(config, path, arms.world_size, debug=self.debug).steps.median_ms
-        except (VerifyError, TraceError) as error:
+        except UserError as error:
             raise FailedRunError(str(error).rstrip(".")) from error
 
 

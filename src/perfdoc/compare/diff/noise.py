@@ -21,7 +21,7 @@ from perfdoc.analyzers.steps.slower import CHANCE, Sample, change_between
 from perfdoc.compare.diff.pairing import Pair
 from perfdoc.compare.diff.result import Basis, Logged, Noise, duration
 from perfdoc.compare.side import Loaded, is_of_steps, steady_steps_ns
-from perfdoc.diagnose.asked import UserError
+from perfdoc.profiling.errors import UserError
 from perfdoc.traces import TraceError
 
 F64: TypeAlias = npt.NDArray[np.float64]

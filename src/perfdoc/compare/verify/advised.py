@@ -13,11 +13,12 @@ import yaml
 
 from perfdoc import results as d
 from perfdoc.compare.stored import REPORT, is_diagnosis, read_diagnosis
-from perfdoc.compare.verify.record import ChangedSetting, Predicted, RulePrediction, VerifyError
+from perfdoc.compare.verify.record import ChangedSetting, Predicted, RulePrediction
 from perfdoc.knobs.check import check
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.values import as_text
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.records import dataclass
 from perfdoc.rules.engine import advise
@@ -75,25 +76,25 @@ class Arms:
 
 
 def arms_of(manifest: Manifest, changes: Mapping[str, Value], *, steps: int) -> Arms:
-    """Both configurations of so many steps. Raises VerifyError where the trainer has no such setting.
+    """Both configurations of so many steps. Raises UserError where the trainer has no such setting.
 
     Neither evaluates, saves or resumes. The number of ranks stays: where a parallel degree changes, data
     parallelism takes what is left.
     """
     if manifest.hardware.nodes > 1:
-        raise VerifyError(
+        raise UserError(
             f"the run was of {manifest.hardware.nodes} machines, and verify starts runs on this one. Run "
             "both by hand, then: perfdoc verify BEFORE AFTER"
         )
     if not 1 <= manifest.layout.world_size <= MAX_RANKS:
-        raise VerifyError(f"run.json names {manifest.layout.world_size} ranks: verify starts {MAX_RANKS}.")
+        raise UserError(f"run.json names {manifest.layout.world_size} ranks: verify starts {MAX_RANKS}.")
     own = {name: setting.value for name, setting in manifest.config.items()}
     if not own:
-        raise VerifyError("run.json of the run holds no configuration: there is nothing to run again.")
+        raise UserError("run.json of the run holds no configuration: there is nothing to run again.")
     if foreign := sorted(set(own) - set(KEYS)):
-        raise VerifyError(f"{foreign[0]}: this version of the trainer has no such setting. Run again first.")
+        raise UserError(f"{foreign[0]}: this version of the trainer has no such setting. Run again first.")
     if unknown := sorted(set(changes) - set(KEYS)):
-        raise VerifyError(
+        raise UserError(
             f"{unknown[0]}: is not a setting of perfdoc's trainer, which cannot try it. Leave it out "
             "with --knob, or change your own job and: perfdoc verify BEFORE AFTER"
         )
@@ -115,7 +116,7 @@ def arms_of(manifest: Manifest, changes: Mapping[str, Value], *, steps: int) -> 
         if changed[name] != shortened.get(name)
     ]
     if not settings:
-        raise VerifyError(f"{', '.join(changes)}: the run has these settings already.")
+        raise UserError(f"{', '.join(changes)}: the run has these settings already.")
     return Arms(
         before=_yaml(shortened),
         after=_yaml(changed),
@@ -154,12 +155,10 @@ class Advised:
 
 
 def rule_codes(text: str) -> list[str]:
-    """`PD203,pd202` → codes, each once. Raises VerifyError."""
+    """`PD203,pd202` → codes, each once. Raises UserError."""
     codes = list(dict.fromkeys(c.strip().upper() for c in text.split(",") if c.strip()))
     if not codes or len(codes) > CODES_MOST:
-        raise VerifyError(
-            f"--apply: give up to {CODES_MOST} codes of rules with commas, such as PD203,PD202."
-        )
+        raise UserError(f"--apply: give up to {CODES_MOST} codes of rules with commas, such as PD203,PD202.")
     return codes
 
 
@@ -169,7 +168,7 @@ def advised(
     """What these rules advise and nothing forbids.
 
     knobs: only these settings of theirs; all where none is named. configuration: of the job, which the
-    settings together must fit. Raises VerifyError where a rule did not fire, or nothing is left to change.
+    settings together must fit. Raises UserError where a rule did not fire, or nothing is left to change.
     """
     changes: dict[str, Value] = {}
     left_out: list[str] = []
@@ -182,32 +181,32 @@ def advised(
                 continue
             to = value_of(piece)
             if piece.knob in changes and changes[piece.knob] != to:
-                raise VerifyError(f"{code}: another rule wants another {piece.knob}: apply them one by one.")
+                raise UserError(f"{code}: another rule wants another {piece.knob}: apply them one by one.")
             changes[piece.knob] = to
         found.append(prediction_of(rule, changes))
     if left_out and (not changes or set(left_out) & set(knobs)):
-        raise VerifyError(
+        raise UserError(
             f"{left_out[0]}: changes the work of a step: step times do not compare. Compare tokens per "
             "second of two runs instead."
         )
     if missing := sorted(set(knobs) - set(changes)):
         verb = "advises" if len(codes) == 1 else "advise"
-        raise VerifyError(f"--knob {missing[0]}: {', '.join(codes)} {verb} no such setting that is allowed.")
+        raise UserError(f"--knob {missing[0]}: {', '.join(codes)} {verb} no such setting that is allowed.")
     if against := check(configuration, changes):
-        raise VerifyError(f"{', '.join(changes)}: the settings do not go together: {against[0].words}.")
+        raise UserError(f"{', '.join(changes)}: the settings do not go together: {against[0].words}.")
     return Advised(
         rules=found, changes=changes, predicted=together([r.predicted for r in found]), left_out=left_out
     )
 
 
 def fired(diagnosis: d.Diagnosis, code: str) -> d.RuleResult:
-    """The row of a rule that fired. Raises VerifyError for any other."""
+    """The row of a rule that fired. Raises UserError for any other."""
     rule = next((r for r in diagnosis.rules if r.code.upper() == code), None)
     if rule is None:
-        raise VerifyError(f"there is no rule {code} in the diagnosis. See: perfdoc rules")
+        raise UserError(f"there is no rule {code} in the diagnosis. See: perfdoc rules")
     if rule.state != "fires":
         why = f": {rule.reason}" if rule.reason else ""
-        raise VerifyError(f"{code} did not fire ({rule.state.replace('_', ' ')}{why}): nothing to apply.")
+        raise UserError(f"{code} did not fire ({rule.state.replace('_', ' ')}{why}): nothing to apply.")
     return rule
 
 
@@ -285,23 +284,21 @@ def together(each: Sequence[Predicted]) -> Predicted:
 
 
 def value_of(piece: d.Advice) -> Value:
-    """What a piece of advice sets, typed. Raises VerifyError for what the catalogue cannot read."""
+    """What a piece of advice sets, typed. Raises UserError for what the catalogue cannot read."""
     try:
         return advise.value_of(piece)
     except ValueError as error:
-        raise VerifyError(f"{piece.knob} = {piece.to_value}: {error}.") from error
+        raise UserError(f"{piece.knob} = {piece.to_value}: {error}.") from error
 
 
 def _allowed(rule: d.RuleResult, knobs: Collection[str]) -> list[d.Advice]:
     """The pieces that may be made. Of several for one knob, the first: they come best first."""
     if not rule.advice:
         instead = f" It says: {rule.remedy}" if rule.remedy else ""
-        raise VerifyError(f"{rule.code} advises no setting here, so nothing can be applied.{instead}")
+        raise UserError(f"{rule.code} advises no setting here, so nothing can be applied.{instead}")
     wanted = [p for p in rule.advice if not knobs or p.knob in knobs]
     allowed = _first_of_each([p for p in wanted if not p.forbidden])
     if wanted and not allowed:
         piece = wanted[0]
-        raise VerifyError(
-            f"{rule.code}: {piece.knob} = {piece.to_value} is forbidden here: {piece.forbidden}."
-        )
+        raise UserError(f"{rule.code}: {piece.knob} = {piece.to_value} is forbidden here: {piece.forbidden}.")
     return allowed

@@ -11,14 +11,10 @@ import msgspec
 
 from perfdoc.compare.facts import Facts
 from perfdoc.compare.stored import content_of, decoded
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.state_folder import state_folder
 from perfdoc.profiling.whole_file import write_all
 from perfdoc.traces import TraceError
-
-
-class VerifyError(ValueError):
-    """Shown as one line."""
-
 
 MAX_FILE_BYTES = 4_000_000
 MAX_RUNS = 200
@@ -141,11 +137,11 @@ def encode(record: Record) -> bytes:
 
 
 def checked(record: Record) -> Record:
-    """The same record. Raises VerifyError for figures that no run can have: it could not be read again."""
+    """The same record. Raises UserError for figures that no run can have: it could not be read again."""
     try:
         return msgspec.convert(msgspec.to_builtins(record), Record)
     except (msgspec.ValidationError, OverflowError) as error:
-        raise VerifyError(f"there are impossible figures: {error}. Analyse or run again.") from error
+        raise UserError(f"there are impossible figures: {error}. Analyse or run again.") from error
 
 
 def read_record(path: Path) -> Record:

@@ -32,19 +32,19 @@ from perfdoc.compare.verify.record import (
     Record,
     RunTimes,
     Statistic,
-    VerifyError,
     checked,
     encode,
 )
 from perfdoc.knobs.settings import read_configuration
 from perfdoc.profiling.cpu_times import cpu_times, others_frac
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import utc_now
 from perfdoc.profiling.whole_file import write_all
 from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent, significant
 from perfdoc.run.execution import EXIT_STOPPED, train
-from perfdoc.run.prepare import Plan, RunError, prepare
+from perfdoc.run.prepare import Plan, prepare
 from perfdoc.run.stop import Stopped
 from perfdoc.version import __version__
 
@@ -60,7 +60,7 @@ def rounds(
 ) -> Iterator[tuple[RunTimes, Manifest]]:
     """Before, after, after, before, before, …: pairs whose order changes, so that drift falls out.
 
-    Raises StoppedError at a stop, VerifyError where a run fails.
+    Raises StoppedError at a stop, UserError where a run fails.
     """
     for pair in range(repeats):
         arms: tuple[Arm, Arm] = ("before", "after") if pair % 2 == 0 else ("after", "before")
@@ -70,16 +70,16 @@ def rounds(
 
 
 def startable(arms: Arms) -> None:
-    """Check that both sides can be started, before hours are spent on one of them. Raises VerifyError."""
+    """Check that both sides can be started, before hours are spent on one of them. Raises UserError."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in (("before", arms.before), ("after", arms.after)):
             config = Path(folder) / f"{name}.yaml"
             config.write_text(text, encoding="utf-8")
             try:
                 _planned(config, Path(folder) / "run", arms.world_size, dry_run=True)
-            except RunError as error:
+            except ValueError as error:
                 said = str(error).replace(str(config), f"{name}.yaml")
-                raise VerifyError(f"{name}.yaml would not run: {said}") from error
+                raise UserError(f"{name}.yaml would not run: {said}") from error
 
 
 def clear_runs(folder: Path) -> None:
@@ -111,15 +111,15 @@ class SteadySteps(Steps):
 
 
 def steady_times(path: Path) -> SteadySteps:
-    """Figures of a run's steady steps. Raises VerifyError."""
+    """Figures of a run's steady steps. Raises UserError."""
     times = unprofiled_ns(path)
     try:
         counted = steady(times.tolist())
     except TooFewStepsError as error:
-        raise VerifyError(f"{path}: has {error}. Train longer: more --steps.") from error
+        raise UserError(f"{path}: has {error}. Train longer: more --steps.") from error
     kept = np.sort(times[counted["warmup_steps"] :].astype(np.float64)) / 1e6
     if kept[0] <= 0 or kept[-1] * 1e6 > MAX_STEP_NS:
-        raise VerifyError(f"{path}: has impossible step times.")
+        raise UserError(f"{path}: has impossible step times.")
     return SteadySteps(
         median_ms=float(np.median(kept)),
         mean_ms=float(kept.mean()),
@@ -142,22 +142,22 @@ class Ended:
 def run_once(config: Path, folder: Path, world_size: int, *, debug: bool = False) -> Ended:
     """Train without a profiler, into a folder that is not there yet.
 
-    Raises StoppedError at a stop, VerifyError where the run fails.
+    Raises StoppedError at a stop, UserError where the run fails.
     """
     try:
         planned = _planned(config, folder, world_size)
         began = cpu_times()
         outcome = train(planned.command, debug=debug)
-    except RunError as error:
-        raise VerifyError(f"the run {folder.name}: {error}") from error
+    except ValueError as error:
+        raise UserError(f"the run {folder.name}: {error}") from error
     except OSError as error:
-        raise VerifyError(f"the run {folder.name} cannot be started: {error.strerror}.") from error
+        raise UserError(f"the run {folder.name} cannot be started: {error.strerror}.") from error
     others = others_frac(began, cpu_times())
     if outcome.code == EXIT_STOPPED:
         raise StoppedError
     if outcome.code:
         why = outcome.failure.reason if outcome.failure else f"the launcher ended with code {outcome.code}"
-        raise VerifyError(f"the run {folder.name} failed: {why}")
+        raise UserError(f"the run {folder.name} failed: {why}")
     return Ended(steps=steady_times(folder), manifest=run_manifest(folder), others_cpu_frac=others)
 
 
@@ -236,15 +236,15 @@ class Prepared:
 
 
 def prepared(wanted: Wanted) -> Prepared:
-    """Check everything that can be. Raises VerifyError, or TraceError for what cannot be read."""
+    """Check everything that can be. Raises UserError, or TraceError for what cannot be read."""
     if not MIN_REPEATS <= wanted.repeats <= MAX_REPEATS:
-        raise VerifyError(f"--repeats {wanted.repeats}: give {MIN_REPEATS} to {MAX_REPEATS} pairs of runs.")
+        raise UserError(f"--repeats {wanted.repeats}: give {MIN_REPEATS} to {MAX_REPEATS} pairs of runs.")
     if not MIN_STEPS <= wanted.steps <= MAX_STEPS:
-        raise VerifyError(f"--steps {wanted.steps}: give {MIN_STEPS} to {MAX_STEPS}.")
+        raise UserError(f"--steps {wanted.steps}: give {MIN_STEPS} to {MAX_STEPS}.")
     manifest = run_manifest(wanted.run)
     filled = wanted.output.exists() and (not wanted.output.is_dir() or any(wanted.output.iterdir()))
     if filled and (not wanted.force or not wanted.output.is_dir()):
-        raise VerifyError(f"{wanted.output}: is there already. Choose another -o, or overwrite with --force.")
+        raise UserError(f"{wanted.output}: is there already. Choose another -o, or overwrite with --force.")
     found = diagnosed(wanted.run)
     configuration = read_configuration(wanted.run)
     what = advised(found.diagnosis, wanted.codes, wanted.knobs, configuration)
@@ -256,7 +256,7 @@ def prepared(wanted: Wanted) -> Prepared:
 def measured(ready: Prepared, say: Callable[[str], None]) -> Record:
     """Make the runs. The record is written after each of them, so that a stop loses nothing.
 
-    Raises VerifyError where a run fails, OSError where DIR cannot be written. A stop ends it early: the
+    Raises UserError where a run fails, OSError where DIR cannot be written. A stop ends it early: the
     record then is not `complete`.
     """
     wanted, folder = ready.wanted, ready.wanted.output

@@ -28,12 +28,12 @@ from perfdoc.compare.verify.advised import (
     value_of,
 )
 from perfdoc.compare.verify.gain import Outcome, judge, of_two_runs
-from perfdoc.compare.verify.record import ChangedSetting, Measured, Record, VerifyError, checked
+from perfdoc.compare.verify.record import ChangedSetting, Measured, Record, checked
 from perfdoc.compare.verify.rerun import Steps, steady_times
 from perfdoc.knobs.knob import Value
-from perfdoc.knobs.reading.entry import NotAConfigurationError
 from perfdoc.knobs.settings import read_configuration
 from perfdoc.knobs.values import as_text
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.run_directory import utc_now
 from perfdoc.records import dataclass
 from perfdoc.version import __version__
@@ -70,13 +70,13 @@ def compared(
     after_config: Path | None = None,
     note: str = "",
 ) -> Record:
-    """The record of a comparison. Raises VerifyError and TraceError.
+    """The record of a comparison. Raises UserError and TraceError.
 
     codes: of the rules that were followed; where none is given, those whose advice the settings show.
     before_config, after_config: the settings of either side, where it does not hold them.
     """
     if before_path.exists() and after_path.exists() and before_path.samefile(after_path):
-        raise VerifyError(f"{after_path}: is the same as BEFORE.")
+        raise UserError(f"{after_path}: is the same as BEFORE.")
     predicting = diagnosed(before_path)
     before = _side(before_path, predicting.diagnosis, before_config)
     after = _side(after_path, None, after_config)
@@ -167,10 +167,8 @@ def _settings(path: Path | None) -> Mapping[str, Value] | None:
         return None
     try:
         return read_configuration(path).values
-    except NotAConfigurationError as error:
-        raise VerifyError(str(error)) from error
     except OSError as error:
-        raise VerifyError(f"{path}: cannot be read: {error.strerror}.") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
 
 
 def _differences(before: Side, after: Side) -> list[ChangedSetting]:
@@ -201,9 +199,9 @@ def _text(settings: Mapping[str, Value], name: str) -> str | None:
 
 
 def _followed(predicting: Diagnosed, after: Side, differ: Sequence[ChangedSetting]) -> list[d.RuleResult]:
-    """Rules of whose advice at least one piece was made. Raises VerifyError where that is none."""
+    """Rules of whose advice at least one piece was made. Raises UserError where that is none."""
     if after.settings is None or not differ:
-        raise VerifyError(
+        raise UserError(
             "no setting is known to differ, so which advice was followed is not known: name it with --rule "
             "PD…, or give the settings of both (--before-config, --after-config)."
         )
@@ -211,7 +209,7 @@ def _followed(predicting: Diagnosed, after: Side, differ: Sequence[ChangedSettin
     fires = [rule for rule in predicting.diagnosis.rules if rule.state == "fires"]
     found = [rule for rule in fires if _made([rule], after, changed)]
     if not found:
-        raise VerifyError(
+        raise UserError(
             f"no rule of BEFORE advised what differs ({', '.join(sorted(changed)[:8])}): name it by --rule."
         )
     return found
@@ -224,7 +222,7 @@ def _measured(before: Side, after: Side, statistic: Literal["median", "mean"]) -
     kind = next((k for k in kinds if k in before.steps and k in after.steps), None)
     if kind is None:
         lacking = after if before.steps else before
-        raise VerifyError(
+        raise UserError(
             f"{lacking.path}: has no step times that can be compared: give two run directories or two traces "
             "with step ranges."
         )
