@@ -1,4 +1,4 @@
-"""The errors that a file raises, the one of a capture, and how any error is said in one line."""
+"""A user's mistake, what is wrong with a file, and how any error is said in one line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class UserError(ValueError):
     """A mistake that its reader can correct, in one line: what is wrong, and what to do."""
 
 
-class FileError(UserError):
-    """Something is wrong with a file or a folder: where, what, and what to do."""
+class TraceError(UserError):
+    """A trace, a run directory or another file that cannot be read or made: where, what, and what to do."""
 
     def __init__(self, path: Path | str, what: str, remedy: str = "") -> None:
         self.path = str(path)
@@ -18,13 +18,9 @@ class FileError(UserError):
         self.remedy = remedy
         super().__init__(f"{self.path}: {what}" + (f" {remedy}" if remedy else ""))
 
-    def __reduce__(self) -> tuple[type[FileError], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type[TraceError], tuple[object, ...]]:
         """Exceptions travel between processes by their constructor's arguments."""
         return type(self), (self.path, self.what, self.remedy)
-
-
-class CaptureError(FileError):
-    """A run directory or a capture that cannot be made or read."""
 
 
 def one_line(error: BaseException) -> str:

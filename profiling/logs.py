@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 
 from perfdoc.profiling.distributed.collective_name import Dimension
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.marks import DeviceKind
 
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -77,27 +77,27 @@ class LineWriter:
 def read_lines(path: Path, record: type[Record]) -> Iterator[Record]:
     """The records of a file. Lines that are not whole are skipped, as a writer that was killed leaves them.
 
-    Raises CaptureError where the file cannot be opened, a line is too long, or a whole line is JSON of
+    Raises TraceError where the file cannot be opened, a line is too long, or a whole line is JSON of
     another kind.
     """
     decoder = msgspec.json.Decoder(record)
     try:
         file = path.open("rb")
     except OSError as error:
-        raise CaptureError(path, f"cannot be read: {error.strerror}.", "Give the run directory.") from error
+        raise TraceError(path, f"cannot be read: {error.strerror}.", "Give the run directory.") from error
     with file:
         number = 0
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(line) > MAX_LINE_BYTES:
-                raise CaptureError(path, f"line {number} is longer than {MAX_LINE_BYTES} bytes.")
+                raise TraceError(path, f"line {number} is longer than {MAX_LINE_BYTES} bytes.")
             if not line.strip():
                 continue
             try:
                 yield decoded(line, decoder)
             except msgspec.ValidationError as error:
                 remedy = "It was written by another version of perfdoc, or by something else."
-                raise CaptureError(path, f"line {number}: {error}.", remedy) from error
+                raise TraceError(path, f"line {number}: {error}.", remedy) from error
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
                 continue
 
@@ -201,7 +201,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def read_steps(path: Path) -> Iterator[StepRecord]:
     """The steps of a rank in the order of writing; a line torn by the end of its writer is left out.
 
-    After a resume a step may occur twice: the later line counts. Raises CaptureError for a file that
+    After a resume a step may occur twice: the later line counts. Raises TraceError for a file that
     cannot be opened and for a whole line that is no step.
     """
     return read_lines(path, StepRecord)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from perfdoc.profiling.distributed.groups import ProcessGroup
-from perfdoc.profiling.errors import CaptureError, one_line
+from perfdoc.profiling.errors import TraceError, one_line
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.measured import MeasuredCeilings
 
@@ -199,25 +199,23 @@ def encode(manifest: Manifest) -> bytes:
 def read_manifest(path: Path) -> Manifest:
     """Read a run.json, or the one of a run directory.
 
-    Raises CaptureError, naming the key, where it is missing, too large, of a newer schema, or wrong.
+    Raises TraceError, naming the key, where it is missing, too large, of a newer schema, or wrong.
     """
     path = path / "run.json" if path.is_dir() else path
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise CaptureError(
-                path, f"is larger than {MAX_BYTES >> 20} MiB.", "It is no run.json of perfdoc."
-            )
+            raise TraceError(path, f"is larger than {MAX_BYTES >> 20} MiB.", "It is no run.json of perfdoc.")
         text = path.read_bytes()
     except OSError as error:
-        raise CaptureError(path, f"cannot be read: {error.strerror}.", "Give a run directory.") from error
+        raise TraceError(path, f"cannot be read: {error.strerror}.", "Give a run directory.") from error
     try:
         version = msgspec.json.decode(text, type=_Version).schema_version
         if version > SCHEMA_VERSION:
             what = f"has schema version {version}, this perfdoc reads up to {SCHEMA_VERSION}."
-            raise CaptureError(path, what, "Update perfdoc.")
+            raise TraceError(path, what, "Update perfdoc.")
         return msgspec.json.decode(text, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CaptureError(
+        raise TraceError(
             path, f"is no manifest: {one_line(error)}.", "Run again, or analyse the traces alone."
         ) from error
 

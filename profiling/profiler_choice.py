@@ -4,7 +4,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.installation import install_command, install_package
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.nsys.command import OVERRIDE, Nsys, find_nsys, nvtx_trouble
@@ -30,7 +30,7 @@ def choose_profiler(requested: str, *, device: DeviceKind, nsys: Nsys | None = N
     """The profiler for `--profiler requested` on this machine. `nsys` None: look for it.
 
     auto takes nsys where it is installed and the ranges will reach it, else the PyTorch profiler, else
-    none. Raises CaptureError where `nsys` or `torch` is asked for and cannot be had, ValueError for a word
+    none. Raises TraceError where `nsys` or `torch` is asked for and cannot be had, ValueError for a word
     that is no profiler.
     """
     if requested not in get_args(Requested):
@@ -39,7 +39,7 @@ def choose_profiler(requested: str, *, device: DeviceKind, nsys: Nsys | None = N
         return ProfilerChoice(profiler="none", reason="no profiler: asked for")
     if requested == "torch":
         if not _importable("torch"):
-            raise CaptureError("--profiler torch", "torch is not installed.", f"{install_command('train')}.")
+            raise TraceError("--profiler torch", "torch is not installed.", f"{install_command('train')}.")
         return ProfilerChoice(profiler="torch", reason="PyTorch profiler: asked for")
     found = nsys or find_nsys()
     trouble = _nsys_trouble(found, device)
@@ -49,7 +49,7 @@ def choose_profiler(requested: str, *, device: DeviceKind, nsys: Nsys | None = N
     assert trouble is not None
     what, remedy = trouble
     if requested == "nsys":
-        raise CaptureError("--profiler nsys", f"{what}.", remedy)
+        raise TraceError("--profiler nsys", f"{what}.", remedy)
     if _importable("torch"):
         return ProfilerChoice(profiler="torch", reason=f"PyTorch profiler: {what}")
     return ProfilerChoice(profiler="none", reason=f"no profiler: {what}, and torch is not installed")

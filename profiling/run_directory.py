@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.manifest import Manifest, Status, encode, read_manifest
 from perfdoc.profiling.whole_file import PART, whole_file
 from perfdoc.records import dataclass
@@ -38,12 +38,12 @@ class RunDirectory:
     def create(cls, path: Path) -> RunDirectory:
         """Make a new run directory.
 
-        Raises CaptureError where the path is taken by anything but an empty directory, or cannot be written.
+        Raises TraceError where the path is taken by anything but an empty directory, or cannot be written.
         """
         try:
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
                 remedy = "Give another directory: a run overwrites nothing."
-                raise CaptureError(path, "is not empty." if path.is_dir() else "is a file.", remedy)
+                raise TraceError(path, "is not empty." if path.is_dir() else "is a file.", remedy)
         except OSError as error:
             raise _not_made(path, error) from error
         return cls.join(path)
@@ -52,7 +52,7 @@ class RunDirectory:
     def join(cls, path: Path) -> RunDirectory:
         """The run directory of a run that several machines take part in; its folders are made where missing.
 
-        Raises CaptureError where it cannot be written.
+        Raises TraceError where it cannot be written.
         """
         try:
             for folder in FOLDERS:
@@ -74,9 +74,9 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """An existing run directory. Raises CaptureError where there is none."""
+        """An existing run directory. Raises TraceError where there is none."""
         if not all((path / folder).is_dir() for folder in ("traces", "steps")):
-            raise CaptureError(path, "is no run directory.", "Give one that `perfdoc run` made.")
+            raise TraceError(path, "is no run directory.", "Give one that `perfdoc run` made.")
         return cls(path)
 
     def trace_path(self, rank: int, suffix: str) -> Path:
@@ -101,12 +101,12 @@ class RunDirectory:
         return self.path / "run.json"
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Write run.json once. Raises CaptureError where there is one already."""
+        """Write run.json once. Raises TraceError where there is one already."""
         with whole_file(self.manifest_path) as part:
             part.write_bytes(encode(manifest))
 
     def manifest(self) -> Manifest:
-        """Read run.json. Raises CaptureError as `read_manifest` does."""
+        """Read run.json. Raises TraceError as `read_manifest` does."""
         return read_manifest(self.manifest_path)
 
     def end(self, status: Status, reason: str = "", *, ranges: str = "") -> Manifest:
@@ -136,8 +136,8 @@ class RunDirectory:
         return {rank: tuple(found[rank]) for rank in sorted(found)}
 
 
-def _not_made(path: Path, error: OSError) -> CaptureError:
-    return CaptureError(path, f"cannot be made: {error.strerror}.", "Give a directory that you may write to.")
+def _not_made(path: Path, error: OSError) -> TraceError:
+    return TraceError(path, f"cannot be made: {error.strerror}.", "Give a directory that you may write to.")
 
 
 def utc_now() -> str:

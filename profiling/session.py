@@ -9,7 +9,7 @@ from types import TracebackType
 
 from perfdoc.profiling import garbage, ranges
 from perfdoc.profiling.distributed import collectives, groups
-from perfdoc.profiling.errors import CaptureError, one_line
+from perfdoc.profiling.errors import TraceError, one_line
 from perfdoc.profiling.logs import write_collectives
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.memory import MemoryRecorder
@@ -132,7 +132,7 @@ class Session:
         write_collectives(self._run.collectives_path(self._rank), records)
         if (lost := collectives.dropped()) > 0:
             what = f"{lost} collectives of the profiled steps have no record."
-            raise CaptureError(self._run.collectives_path(self._rank), what, "Profile fewer steps.")
+            raise TraceError(self._run.collectives_path(self._rank), what, "Profile fewer steps.")
 
     def _try(self, action: Callable[[], None]) -> bool:
         """Whether an action of the profiler went well; the first that did not is the problem."""

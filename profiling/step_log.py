@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.logs import LineWriter, StepRecord, encoded, read_steps
 from perfdoc.profiling.whole_file import whole_file
 
@@ -88,7 +88,7 @@ class StepLog:
             content = b"".join(map(encoded, rows))
             with whole_file(path, replace=True) as part:
                 part.write_bytes(content)
-        except (OSError, CaptureError):
+        except (OSError, TraceError):
             self._rows -= MOST_ROWS // 4  # the file stays as it is, and grows until there is room
             return
         self._lines.close()
@@ -117,7 +117,7 @@ class StepLog:
                         file.write(content)
                         file.truncate()
                     return f"{path}: no room for {span}: all steps are now means of up to {size:,}"
-        except (OSError, CaptureError):
+        except (OSError, TraceError):
             pass  # told as what it was at first
         return f"{problem}; {span} are lost"
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 
 WAIT_S = 60.0
 _AGAIN_S = 0.1
@@ -87,7 +87,7 @@ def scratch(folder: Path, name: str = "") -> Iterator[Path]:
 def whole_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """A temporary path to write a file or a folder to, which is moved to `path` at the end of the block.
 
-    Its name is that of `path`, for writers that choose a format by its ending. Raises CaptureError where
+    Its name is that of `path`, for writers that choose a format by its ending. Raises TraceError where
     `path` exists and is not to be replaced, before the block and again at its end. The system's errors name
     `path` where they name the temporary file, or none, as those of a full disk do.
     """
@@ -105,7 +105,7 @@ def whole_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def refuse_overwrite(path: Path, *, replace: bool = False) -> None:
-    """Raise CaptureError where something is there that is not to be replaced."""
+    """Raise TraceError where something is there that is not to be replaced."""
     if not replace and path.exists():
         raise _exists(path)
 
@@ -138,7 +138,7 @@ def write_all(contents: Mapping[Path, bytes], folder: Path | None = None) -> Non
 def move_into_place(part: Path, path: Path, *, replace: bool = False) -> None:
     """Give what is finished its name, a file's content on the disk first.
 
-    Raises CaptureError where the name is taken and not to be replaced.
+    Raises TraceError where the name is taken and not to be replaced.
     """
     refuse_overwrite(path, replace=replace)
     real = Path(os.path.realpath(path))
@@ -256,5 +256,5 @@ def _write_through(descriptor: int, content: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def _exists(path: Path) -> CaptureError:
-    return CaptureError(path, "exists and is not overwritten.", "Give another name, or remove it.")
+def _exists(path: Path) -> TraceError:
+    return TraceError(path, "exists and is not overwritten.", "Give another name, or remove it.")

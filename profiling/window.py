@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfdoc.profiling import ranges
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.nsys.command import is_attached
 from perfdoc.profiling.run_directory import RunDirectory
@@ -72,9 +72,9 @@ class TorchCapture:
         self._collecting = False
 
     def prepare(self) -> None:
-        """Load the profiler. Raises CaptureError where this rank has a trace already."""
+        """Load the profiler. Raises TraceError where this rank has a trace already."""
         if self._path.exists():
-            raise CaptureError(self._path, "exists and is not overwritten.", "Give another run directory.")
+            raise TraceError(self._path, "exists and is not overwritten.", "Give another run directory.")
         profiler: Any = importlib.import_module("torch.profiler")
         activities = [profiler.ProfilerActivity.CPU]
         if self._facts["device"] == "cuda":
@@ -134,12 +134,12 @@ class NsysCapture:
         self._device = device
 
     def prepare(self) -> None:
-        """Check that nsys is there. Raises CaptureError where this process does not run under it."""
+        """Check that nsys is there. Raises TraceError where this process does not run under it."""
         if not is_attached():
             remedy = (
                 "Start the run by the line that `perfdoc run --dry-run` prints, or take --profiler torch."
             )
-            raise CaptureError("--profiler nsys", "this process does not run under nsys.", remedy)
+            raise TraceError("--profiler nsys", "this process does not run under nsys.", remedy)
 
     def begin(self) -> str:
         """Open the capture range and emit ranges."""
@@ -150,7 +150,7 @@ class NsysCapture:
         through = ranges.enable(record_function=False)
         if not through:
             remedy = "Install nvtx==0.2.11."
-            raise CaptureError("--profiler nsys", "there is nothing to emit NVTX ranges with.", remedy)
+            raise TraceError("--profiler nsys", "there is nothing to emit NVTX ranges with.", remedy)
         return through
 
     def end(self) -> None:

@@ -60,15 +60,6 @@ def _nothing(result: type[Measured]) -> dict[str, type]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NotMeasured:
-    """An analysis without a result."""
-
-    state: Literal["not_measured"]
-    reason: str
-    remedy: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Input:
     """A file that was read."""
 

@@ -1,18 +1,11 @@
-"""The one error that a bad input raises, and the first check: only files with an end are read."""
+"""Why a capture is not read, and the first check: only files with an end are."""
 
 from __future__ import annotations
 
 import stat
 from pathlib import Path
 
-from perfdoc.profiling.errors import FileError
-
-
-class TraceError(FileError):
-    """A file that cannot be read as a trace.
-
-    The command line prints it as one line and ends with exit code 2.
-    """
+from perfdoc.profiling.errors import TraceError as TraceError
 
 
 class UnreadableError(TraceError):
@@ -33,7 +26,7 @@ class NoGpuActivityError(TraceError):
         super().__init__(path, what, remedy)
         self.holds = holds
 
-    def __reduce__(self) -> tuple[type[FileError], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type[TraceError], tuple[object, ...]]:
         """With what it holds."""
         return type(self), (self.path, self.what, self.remedy, self.holds)
 

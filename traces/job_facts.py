@@ -14,11 +14,9 @@ from types import MappingProxyType
 from typing import Any
 
 from perfdoc.profiling.distributed.groups import ProcessGroup
-from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.manifest import Manifest, ModelShape, PeakKind, read_manifest
 from perfdoc.profiling.measured import MeasuredCeilings
 from perfdoc.records import dataclass
-from perfdoc.traces.errors import TraceError
 
 _FACTORS = ("dp", "tp", "cp", "pp")
 
@@ -180,10 +178,7 @@ def facts_beside(capture: Path) -> JobFacts:
     if folder.name != "traces" or not manifest.is_file():
         is_recorded = folder.name == "traces" and any((folder.parent / "steps").glob("rank*.jsonl"))
         return JobFacts(run_directory=folder.parent if is_recorded else None)
-    try:
-        return facts_of_manifest(read_manifest(manifest), manifest.parent)
-    except CaptureError as error:
-        raise TraceError(error.path, error.what, error.remedy) from error
+    return facts_of_manifest(read_manifest(manifest), manifest.parent)
 
 
 def facts_of_manifest(manifest: Manifest, run_directory: Path | None = None) -> JobFacts:

@@ -127,7 +127,6 @@ def _folders(folder: Path) -> list[Path]:
 
 def _require_profiled(folder: Path) -> None:
     """Raise TraceError where it is the directory of a run without a profiler, or the folder of its traces."""
-    from perfdoc.profiling.errors import CaptureError
     from perfdoc.profiling.manifest import read_manifest
 
     real = _real(folder)
@@ -136,7 +135,7 @@ def _require_profiled(folder: Path) -> None:
         return
     try:
         profile = read_manifest(run / "run.json").profile
-    except CaptureError:  # none of perfdoc's
+    except TraceError:  # none of perfdoc's
         return
     if profile.profiler == "none":
         raise TraceError(

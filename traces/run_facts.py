@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.profiling.distributed.collective_name import CollectiveName, carried, format_collective
-from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.logs import CollectiveRecord, read_lines
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
 from perfdoc.traces.damage import Damage
@@ -39,7 +38,7 @@ def with_run_facts(trace: Trace) -> Trace:
         return trace
     try:
         records = [r for r in read_lines(side_file, CollectiveRecord) if r.done_ns is not None]
-    except CaptureError as error:
+    except TraceError as error:
         raise TraceError(side_file, error.what, "Copy the run directory again.") from error
     except OSError as error:
         raise TraceError(

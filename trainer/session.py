@@ -17,7 +17,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from perfdoc.profiling.errors import CaptureError
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.resolve import read_yaml
 from perfdoc.trainer.config.schema import Config
@@ -29,7 +28,7 @@ def on_first_rank(action: Callable[[], None], error: type[Exception] = ValueErro
     """Run on rank 0 while the others wait; a failure there is everybody's, so that nobody hangs.
 
     Raises `error` on every rank, with what went wrong in one line behind `where`. Exceptions other than
-    OSError, CaptureError and ValueError are defects and end rank 0.
+    OSError, TraceError and ValueError are defects and end rank 0.
     """
     problem = [""]
     if dist.get_rank() == 0:
@@ -37,7 +36,7 @@ def on_first_rank(action: Callable[[], None], error: type[Exception] = ValueErro
             action()
         except OSError as met:
             problem[0] = f"{met.filename or ''}: {met.strerror or met}".lstrip(": ")
-        except (CaptureError, ValueError) as met:
+        except ValueError as met:
             problem[0] = str(met)
     dist.broadcast_object_list(problem, src=0)
     if problem[0]:

@@ -14,7 +14,6 @@ from perfdoc.analyzers.memory.job import RankMemory
 from perfdoc.analyzers.memory.layout import layout_at, reserved_bytes
 from perfdoc.analyzers.memory.lifetimes import BEFORE, DeviceHistory, Lifetimes, find_lifetimes, histories
 from perfdoc.analyzers.memory.places import MIN_STEP_ENDS, measure_growth, ranges_of_events, site_of, sites_at
-from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.logs import read_lines
 from perfdoc.profiling.memory import MemorySample
 from perfdoc.records import dataclass
@@ -198,7 +197,7 @@ def measure_resident(path: Path, rank: int | None) -> tuple[ProcessMemory, list[
             samples.append(sample)
             if len(samples) > MAX_SAMPLES:
                 raise TraceError(path, f"has more than {MAX_SAMPLES:,} samples.", _COPY_AGAIN)
-    except CaptureError as error:
+    except TraceError as error:
         raise TraceError(path, error.what, _COPY_AGAIN) from error
     except OSError as error:
         raise TraceError(path, f"cannot be read: {error.strerror or error}.", _COPY_AGAIN) from error

@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.logs import StepRecord, read_steps
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.records import dataclass
-from perfdoc.traces import TraceError
 from perfdoc.traces.table import Bool
 
 MAX_STEP_NS = 86_400_000_000_000
@@ -62,10 +60,7 @@ def read_logged_steps(run_directory: Path | None) -> dict[int, LoggedSteps]:
     for rank, files in RunDirectory(run_directory).files_by_rank("steps").items():
         for file in files:
             if file.suffix == ".jsonl":
-                try:
-                    found[rank] = logged_steps(list(read_steps(file)))
-                except CaptureError as error:
-                    raise TraceError(error.path, error.what, error.remedy) from error
+                found[rank] = logged_steps(list(read_steps(file)))
     return found
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.nsys.command import Nsys, export_sqlite
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.vocabulary import prefix_of
@@ -43,19 +43,17 @@ def check_capture(sqlite_path: Path, *, nvtx_version: str | None = None) -> Capt
     """Count the vocabulary's ranges in an nsys SQLite export.
 
     `nvtx_version` is the version of the `nvtx` package that the run had (the manifest's `versions`).
-    Raises CaptureError where the file is no nsys export.
+    Raises TraceError where the file is no nsys export.
     """
     try:
         with closing(sqlite3.connect(f"file:{quote(str(sqlite_path))}?mode=ro", uri=True)) as export:
             tables = {str(row[0]) for row in export.execute("SELECT name FROM sqlite_master")}
             if "StringIds" not in tables:
-                raise CaptureError(
-                    sqlite_path, "is no nsys export.", "Give an .sqlite file of `nsys export`."
-                )
+                raise TraceError(sqlite_path, "is no nsys export.", "Give an .sqlite file of `nsys export`.")
             names = export.execute(_NAMES).fetchall() if "NVTX_EVENTS" in tables else []
             refused = "DIAGNOSTIC_EVENT" in tables and export.execute(_REFUSED).fetchone()[0] > 0
     except sqlite3.Error as error:
-        raise CaptureError(sqlite_path, f"cannot be read: {error}.", "Export it again.") from error
+        raise TraceError(sqlite_path, f"cannot be read: {error}.", "Export it again.") from error
     counts: Counter[str] = Counter()
     for name, count in names:
         if (prefix := prefix_of(str(name))) is not None:
@@ -190,12 +188,12 @@ def _collect(
     report, sqlite = run.trace_path(rank, "nsys-rep"), run.trace_path(rank, "sqlite")
     try:
         move_into_place(found, report)
-    except (CaptureError, OSError) as error:
+    except (TraceError, OSError) as error:
         return CollectedReport(rank=rank, report=None, problem=_line(found, error))
     try:
         export_sqlite(nsys.path, report, sqlite)
         check = check_capture(sqlite, nvtx_version=nvtx_version)
-    except (CaptureError, OSError) as error:
+    except (TraceError, OSError) as error:
         return CollectedReport(rank=rank, report=report, problem=_line(report, error))
     lacking = check.problem is not None and (marked or check.refused)
     return CollectedReport(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.whole_file import whole_file
 from perfdoc.records import dataclass
@@ -49,7 +49,7 @@ class Nsys:
 def find_nsys(environment: Mapping[str, str] | None = None) -> Nsys | None:
     """The nsys that PERFDOC_NSYS names, else the first on PATH, else None.
 
-    Raises CaptureError where PERFDOC_NSYS names no program that runs.
+    Raises TraceError where PERFDOC_NSYS names no program that runs.
     """
     environment = os.environ if environment is None else environment
     named = environment.get(OVERRIDE)
@@ -57,7 +57,7 @@ def find_nsys(environment: Mapping[str, str] | None = None) -> Nsys | None:
     if found is None:
         if named:
             remedy = f"Give {OVERRIDE} the path of the nsys program, or unset it."
-            raise CaptureError(named, f"{OVERRIDE} names no program.", remedy)
+            raise TraceError(named, f"{OVERRIDE} names no program.", remedy)
         return None
     return Nsys(path=Path(found), version=_version(Path(found)))
 
@@ -153,11 +153,11 @@ def nsys_per_rank(
 def export_sqlite(nsys: Path | str, report: Path, target: Path, *, timeout_s: float = 1800.0) -> Path:
     """Export a .nsys-rep to SQLite; `target` appears when it is whole, and is never overwritten.
 
-    Raises CaptureError with nsys's own words where the export fails or takes longer than `timeout_s`.
+    Raises TraceError with nsys's own words where the export fails or takes longer than `timeout_s`.
     """
     if not report.is_file():
         remedy = "The run ended before nsys could write it; run again with fewer profiled steps."
-        raise CaptureError(report, "nsys left no report.", remedy)
+        raise TraceError(report, "nsys left no report.", remedy)
     line = [str(nsys), "export", "--type=sqlite", "--lazy=false", "--quiet=true", "--force-overwrite=true"]
     if _takes(nsys, "export", "--include-blobs"):
         line.append("--include-blobs=true")  # NCCL's payloads; older versions have no such option.
@@ -169,13 +169,13 @@ def export_sqlite(nsys: Path | str, report: Path, target: Path, *, timeout_s: fl
             if done.returncode or not part.is_file():
                 last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
                 remedy = "A report is read by the nsys that wrote it or a newer one."
-                raise CaptureError(report, f"nsys export ended with code {done.returncode}: {last}.", remedy)
+                raise TraceError(report, f"nsys export ended with code {done.returncode}: {last}.", remedy)
             if _is_cut_off(part):  # nsys ends with 0 on a full disk
                 remedy = "Make room and analyse again: the report is whole."
-                raise CaptureError(report, "nsys export was cut off, as by a full disk.", remedy)
+                raise TraceError(report, "nsys export was cut off, as by a full disk.", remedy)
     except subprocess.TimeoutExpired:
         remedy = "Profile fewer steps."
-        raise CaptureError(report, f"nsys export took longer than {timeout_s:.0f} s.", remedy) from None
+        raise TraceError(report, f"nsys export took longer than {timeout_s:.0f} s.", remedy) from None
     return target
 
 

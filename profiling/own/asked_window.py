@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.window import ProfileWindow
 
@@ -39,7 +39,7 @@ def ask(window: AskedWindow, environment: MutableMapping[str, str]) -> None:
 
 
 def asked(environment: Mapping[str, str] | None = None) -> AskedWindow | None:
-    """What this process is asked for; None where nothing is. Raises CaptureError where it cannot be read."""
+    """What this process is asked for; None where nothing is. Raises TraceError where it cannot be read."""
     text = (os.environ if environment is None else environment).get(VARIABLE)
     if not text:
         return None
@@ -49,7 +49,7 @@ def asked(environment: Mapping[str, str] | None = None) -> AskedWindow | None:
             raise ValueError("folder is no absolute path")
         _ = window.window
     except (ValueError, msgspec.DecodeError) as error:
-        raise CaptureError(VARIABLE, f"{error}.", "It is set by `perfdoc capture`; unset it.") from error
+        raise TraceError(VARIABLE, f"{error}.", "It is set by `perfdoc capture`; unset it.") from error
     return window
 
 

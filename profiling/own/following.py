@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from perfdoc.profiling import ranges
-from perfdoc.profiling.errors import CaptureError, one_line
+from perfdoc.profiling.errors import TraceError, one_line
 from perfdoc.profiling.nsys.command import is_attached
 from perfdoc.profiling.own import active
 from perfdoc.profiling.own.hooks import mark_data_loading, unmark_data_loading
@@ -54,7 +54,7 @@ def active_recorder() -> Recorder | None:
 
         try:
             record(folder)
-        except (CaptureError, ValueError) as error:
+        except ValueError as error:
             warn(str(error))
     return active.current
 
@@ -212,7 +212,7 @@ def windowed(
 ) -> Windowed:
     """A session for this process, its files in a run directory. cuda: whether it is known to use a GPU.
 
-    Raises CaptureError where the folder cannot be made.
+    Raises TraceError where the folder cannot be made.
     """
     from perfdoc.profiling.run_directory import RunDirectory
     from perfdoc.profiling.session import Session
@@ -243,7 +243,7 @@ def _read_asked() -> None:
 
         try:
             _asked = asked()
-        except CaptureError as error:
+        except TraceError as error:
             warn(str(error))
 
 
@@ -265,7 +265,7 @@ def follower() -> Attached | Windowed:
         cuda = window.device == "cuda" and torch is not None and torch.cuda.is_available()
         try:
             use(windowed(window.window, folder=Path(window.folder), profiler=window.profiler, cuda=cuda))
-        except CaptureError as error:
+        except TraceError as error:
             warn(str(error))
     return _windowed or attached
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdoc.profiling import ranges
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.own import following
 from perfdoc.profiling.own.asked_window import window_of_steps
 from perfdoc.profiling.own.sinks import Sink, begun, chosen, harmless
@@ -82,7 +82,7 @@ class Loop:
                 shown = Telemetry(services=services, of_framework=loggers, every=every, window=self._folder)
                 recorder.model = model or {}
                 recorder.begin(data_between=self.data_between, shown=shown)
-        except CaptureError as error:
+        except TraceError as error:
             following.warn(str(error))  # training goes on
         if self._window is None or self._folder is None:
             return
@@ -90,7 +90,7 @@ class Loop:
             self._owns = following.use(following.windowed(self._window, folder=self._folder))
             if not self._owns:
                 following.warn("steps of the callback are not profiled: another window is followed already")
-        except CaptureError as error:
+        except TraceError as error:
             following.warn(str(error))  # training goes on
 
     def ends(self) -> None:

@@ -275,7 +275,7 @@ def record(
     log: where rank 0 shows figures: tensorboard, wandb, mlflow, prometheus=PATH; None: TensorBoard's files in
     the folder, where it is installed, and runs of the others that this process has begun; (): nowhere.
     flops_per_step: of the whole job, for MFU. A process has one recorder: a second call gives the first one.
-    Raises CaptureError where the folder cannot be made, ValueError for another service.
+    Raises TraceError where the folder cannot be made, ValueError for another service.
     """
     if active.current is None:
         shown = Telemetry(services=chosen(log))

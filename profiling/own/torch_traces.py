@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdoc.profiling import ranges
-from perfdoc.profiling.errors import CaptureError, one_line
+from perfdoc.profiling.errors import TraceError, one_line
 from perfdoc.profiling.own.asked_window import window_of_steps
 from perfdoc.profiling.own.following import attached, warn
 from perfdoc.profiling.own.process import own_rank
@@ -25,7 +25,7 @@ def torch_profiler(
     or not at all; `perfdoc analyze folder` reads them. ranks: those that write one; None for all.
     `more` goes to the profiler. One step before the first warms the profiler up.
 
-    Raises ValueError for steps that are none, CaptureError where this rank has a trace there already or the
+    Raises ValueError for steps that are none, TraceError where this rank has a trace there already or the
     folder cannot be made.
     """
     window = window_of_steps(steps, None if ranks is None else tuple(ranks))
@@ -33,7 +33,7 @@ def torch_profiler(
     run = RunDirectory.join(Path(folder))
     rank, _ = own_rank()
     if (path := run.trace_path(rank, "json.gz")).exists():
-        raise CaptureError(path, "exists and is not overwritten.", "Give another folder.")
+        raise TraceError(path, "exists and is not overwritten.", "Give another folder.")
     cuda = profiler.ProfilerActivity.CUDA in profiler.supported_activities()
     activities = [profiler.ProfilerActivity.CPU] + [profiler.ProfilerActivity.CUDA] * cuda
     if not window.has_rank(rank):

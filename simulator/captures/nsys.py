@@ -115,7 +115,7 @@ def write_export(
 ) -> Path:
     """Make these tables (definitions of columns) and write their rows; a table that has none stays empty.
 
-    CaptureError where the file is there, unless `force`. A column that is not named is NULL.
+    TraceError where the file is there, unless `force`. A column that is not named is NULL.
     """
     with whole_file(Path(path), replace=force) as part:
         connection = sqlite3.connect(part)

@@ -37,7 +37,7 @@ String = Callable[[str], int]
 
 
 def write_rank(simulated: SimulatedRank, gpu: Gpu, world_size: int, path: Path, *, clock: Clock) -> Path:
-    """Write one rank. CaptureError where it is there."""
+    """Write one rank. TraceError where it is there."""
     string = nsys.Strings()
     rows: dict[str, Mapping[str, Any]] = {
         "NVTX_EVENTS": _ranges(simulated, gpu, world_size, clock, string),

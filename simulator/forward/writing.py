@@ -213,7 +213,7 @@ def write_job(
     """Write traces/rank<N>.sqlite, answer.json and job.yaml; returns the bytes of all captures.
 
     Everything is written beside what is there and moved into place at the end, so that a job is replaced as a
-    whole or not at all. progress: called with (captures written, of how many). CaptureError where
+    whole or not at all. progress: called with (captures written, of how many). TraceError where
     something is there, unless `force`.
     """
     folder = Path(folder)
@@ -278,7 +278,7 @@ def demo_job() -> SimulatedJob:
 
 
 def write_demo(folder: Path, *, force: bool = False) -> SimulatedJob:
-    """Write it as `perfdoc simulate` does. CaptureError where it is there, unless `force`."""
+    """Write it as `perfdoc simulate` does. TraceError where it is there, unless `force`."""
     job = demo_job()
     write_job(job, folder, ranks=range(job.simulation.setting.layout.world_size), force=force)
     return job

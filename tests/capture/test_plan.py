@@ -206,7 +206,7 @@ def test_a_folder_that_is_used_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_window_that_nobody_can_read_is_no_window() -> None:
-    from perfdoc.profiling.errors import CaptureError
+    from perfdoc.profiling.errors import TraceError
 
     assert asked({}) is None
     for text in (
@@ -214,7 +214,7 @@ def test_a_window_that_nobody_can_read_is_no_window() -> None:
         '{"start": 1}',
         '{"start":1,"steps":0,"ranks":null,"profiler":"nsys","device":"cpu","folder":"/x"}',
     ):
-        with pytest.raises(CaptureError, match=VARIABLE):
+        with pytest.raises(TraceError, match=VARIABLE):
             asked({VARIABLE: text})
 
 

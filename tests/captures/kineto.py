@@ -77,7 +77,7 @@ def write_kineto(
     flows: the ac2g arrows from calls to work.
     compress: gzip; None goes by the name's ending.
     Errors: ValueError for an unknown pid or a graph launch (Kineto has no row for one);
-    CaptureError where it is there, unless `force`.
+    TraceError where it is there, unless `force`.
     """
     process = next((p for p in timeline.processes if p.pid == pid), None)
     if process is None:

@@ -53,7 +53,7 @@ class _Events:
 
 
 def write_fragmented(path: Path, *, device_bytes: int, force: bool = False) -> FragmentationAnswer:
-    """Write the snapshot. CaptureError where it is there, unless `force`.
+    """Write the snapshot. TraceError where it is there, unless `force`.
 
     Segments of 512 MiB fill the device but for 1 to 1.5 GiB. Of an 80 GiB device's 158, the first 85 hold one
     allocation of 96 MiB in the middle that outlives the activations on both sides: 34.5 GiB lie free and no

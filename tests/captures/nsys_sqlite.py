@@ -30,7 +30,7 @@ def write_nsys_sqlite(
     empty_tables: also make the tables that have no rows (`nsys export --lazy=false`).
     shuffle_seed: rows are written in an order drawn with it, as exports promise none; None keeps the
         order in which the timeline was laid.
-    Errors: ValueError for what the generation cannot hold; CaptureError where it is there, unless `force`.
+    Errors: ValueError for what the generation cannot hold; TraceError where it is there, unless `force`.
     """
     rows = export_rows(timeline, generation, options)
     if shuffle_seed is not None:

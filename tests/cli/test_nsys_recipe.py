@@ -21,7 +21,7 @@ import pytest
 
 from perfdoc.nsight import recipe_install, recipe_job
 from perfdoc.nsight.recipe_install import install_recipe, recipes_folder
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.nsys.command import find_nsys, nsys_command, nvtx_trouble
 from tests.amount import some
 from tests.cli.test_analyze import answer_of, leaves
@@ -168,7 +168,7 @@ def recipe_system(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("nsys is neither named by PERFDOC_NSYS nor on PATH")
     try:
         package = recipes_folder(nsys.path).parent
-    except CaptureError as error:
+    except TraceError as error:
         pytest.skip(str(error))
     for needed in ("pandas", "psutil", "pyarrow"):
         if importlib.util.find_spec(needed) is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.knobs.settings import read_configuration
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.simulator.forward.faults import FAULTS, parse_faults
 from perfdoc.simulator.forward.job import simulate
 from perfdoc.simulator.forward.layout import parse_layout
@@ -109,7 +109,7 @@ def test_a_job_is_replaced_as_a_whole(tmp_path: Path) -> None:
     smaller = simulate(model, parse_layout("tp=1,dp=1,seq=1024,micro_batches=1"), steps=1)
     write_job(larger, tmp_path, ranks=[0, 1])
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    with pytest.raises(CaptureError):
+    with pytest.raises(TraceError):
         write_job(smaller, tmp_path, ranks=[0])
 
     def fail(done: int, count: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.manifest import encode, read_manifest
 from tests.profiling.build import a_manifest
 
@@ -26,7 +26,7 @@ def test_impossible_sizes(tmp_path: Path, place: str, value: object) -> None:
     tree[part][key] = value
     path = tmp_path / "run.json"
     path.write_text(json.dumps(tree))
-    with pytest.raises(CaptureError) as caught:
+    with pytest.raises(TraceError) as caught:
         read_manifest(path)
     assert "is no manifest" in caught.value.what
     if not isinstance(value, int) or value < 2**63:
@@ -37,7 +37,7 @@ def test_impossible_sizes(tmp_path: Path, place: str, value: object) -> None:
 def test_no_utf8(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "run.json"
     path.write_bytes(content)
-    with pytest.raises(CaptureError) as caught:
+    with pytest.raises(TraceError) as caught:
         read_manifest(path)
     assert "codec" not in str(caught.value)
 
@@ -66,6 +66,6 @@ def test_flops_and_peaks_that_nothing_reaches(tmp_path: Path, place: str, value:
     if good:
         assert getattr(getattr(read_manifest(path), part), key) == value
         return
-    with pytest.raises(CaptureError, match=part) as caught:
+    with pytest.raises(TraceError, match=part) as caught:
         read_manifest(path)
     assert "\n" not in str(caught.value)

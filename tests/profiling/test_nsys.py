@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.launch_folder import VARIABLE
 from perfdoc.profiling.nsys.collect import (
     LEFT_OVER,
@@ -110,16 +110,16 @@ def test_a_capture_without_ranges_says_so(nsys: Nsys, tmp_path: Path) -> None:
     assert check.ranges == {}
     assert check.problem == "no range of the run was captured"
     assert "steps and ranks" in check.remedy
-    with pytest.raises(CaptureError, match="not overwritten"):
+    with pytest.raises(TraceError, match="not overwritten"):
         export_sqlite(nsys.path, tmp_path / "empty.nsys-rep", sqlite)
 
 
 def test_a_report_that_is_none_is_one_clear_line(nsys: Nsys, tmp_path: Path) -> None:
     (tmp_path / "bad.nsys-rep").write_bytes(b"no report")
-    with pytest.raises(CaptureError, match="nsys export ended with code") as caught:
+    with pytest.raises(TraceError, match="nsys export ended with code") as caught:
         export_sqlite(nsys.path, tmp_path / "bad.nsys-rep", tmp_path / "bad.sqlite")
     assert "\n" not in str(caught.value)
-    with pytest.raises(CaptureError, match="nsys left no report"):
+    with pytest.raises(TraceError, match="nsys left no report"):
         export_sqlite(nsys.path, tmp_path / "absent.nsys-rep", tmp_path / "bad.sqlite")
     assert [path.name for path in tmp_path.iterdir()] == ["bad.nsys-rep"]
 
@@ -285,7 +285,7 @@ def test_nsys_is_found_where_it_is_named(tmp_path: Path) -> None:
     assert by_name.label == "nsys 2025.3.1"
     assert find_nsys({"PATH": str(tmp_path)}) == by_name
     assert find_nsys({"PATH": str(tmp_path / "empty")}) is None
-    with pytest.raises(CaptureError, match="PERFDOC_NSYS names no program"):
+    with pytest.raises(TraceError, match="PERFDOC_NSYS names no program"):
         find_nsys({OVERRIDE: str(tmp_path / "absent"), "PATH": str(tmp_path)})
     assert is_attached({"NSYS_PROFILING_SESSION_ID": "1"})
     assert not is_attached({})
@@ -303,7 +303,7 @@ def test_profiler_choice(needs_torch: None, needs_nvtx: None, monkeypatch: pytes
     monkeypatch.delenv(OVERRIDE, raising=False)
     fallback = choose_profiler("auto", device="cpu")
     assert (fallback.profiler, fallback.reason) == ("torch", "PyTorch profiler: nsys is not installed")
-    with pytest.raises(CaptureError, match="nsys is not installed"):
+    with pytest.raises(TraceError, match="nsys is not installed"):
         choose_profiler("nsys", device="cpu")
     with pytest.raises(ValueError, match="one of auto, nsys, torch, none"):
         choose_profiler("perf", device="cpu")

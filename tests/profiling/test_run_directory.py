@@ -19,7 +19,7 @@ from perfdoc.profiling.environment import (
     own_gpu,
     versions,
 )
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.logs import StepRecord, read_steps
 from perfdoc.profiling.manifest import MAX_BYTES, Manifest, read_manifest
 from perfdoc.profiling.run_directory import RunDirectory
@@ -58,21 +58,21 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path)  # An empty directory may be taken.
     run.write_manifest(a_manifest())
     before = run.manifest_path.read_bytes()
-    with pytest.raises(CaptureError, match=r"run\.json: exists and is not overwritten"):
+    with pytest.raises(TraceError, match=r"run\.json: exists and is not overwritten"):
         run.write_manifest(a_manifest())
-    with pytest.raises(CaptureError, match="is not empty"):
+    with pytest.raises(TraceError, match="is not empty"):
         RunDirectory.create(tmp_path)
-    with pytest.raises(CaptureError, match="is a file"):
+    with pytest.raises(TraceError, match="is a file"):
         RunDirectory.create(run.manifest_path)
     assert run.manifest_path.read_bytes() == before
 
 
 def test_a_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CaptureError, match="cannot be made: Not a directory") as caught:
+    with pytest.raises(TraceError, match="cannot be made: Not a directory") as caught:
         RunDirectory.create(tmp_path / "file" / "run")
     assert "\n" not in str(caught.value)
-    with pytest.raises(CaptureError, match="is no run directory"):
+    with pytest.raises(TraceError, match="is no run directory"):
         RunDirectory.open(tmp_path)
 
 
@@ -89,7 +89,7 @@ def test_a_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> No
 def test_bad_manifests_are_one_clear_line(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "run.json"
     path.write_text(text)
-    with pytest.raises(CaptureError, match=says) as caught:
+    with pytest.raises(TraceError, match=says) as caught:
         read_manifest(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -100,7 +100,7 @@ def test_wrong_key_is_named_and_unknown_key_is_accepted(tmp_path: Path) -> None:
     raw["layout"]["groups"][0]["ranks"] = ["zero"]
     path = tmp_path / "run.json"
     path.write_text(json.dumps(raw))
-    with pytest.raises(CaptureError, match=r"\$\.layout\.groups\[0\]\.ranks\[0\]"):
+    with pytest.raises(TraceError, match=r"\$\.layout\.groups\[0\]\.ranks\[0\]"):
         read_manifest(path)
     raw = json.loads(msgspec.json.encode(a_manifest()))
     raw["model"]["invented_later"] = 1
@@ -112,9 +112,9 @@ def test_a_manifest_out_of_all_size_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     with path.open("wb") as file:
         file.truncate(MAX_BYTES + 1)
-    with pytest.raises(CaptureError, match="larger than 64 MiB"):
+    with pytest.raises(TraceError, match="larger than 64 MiB"):
         read_manifest(path)
-    with pytest.raises(CaptureError, match="cannot be read"):
+    with pytest.raises(TraceError, match="cannot be read"):
         read_manifest(tmp_path / "absent.json")
 
 
@@ -162,7 +162,7 @@ def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
     assert path.read_text() == "whole"
     late = tmp_path / "late"
     late.write_text("late")
-    with pytest.raises(CaptureError, match="not overwritten"):
+    with pytest.raises(TraceError, match="not overwritten"):
         move_into_place(late, path)
 
     def overtaken() -> None:
@@ -170,7 +170,7 @@ def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
             part.write_text("mine")
             (tmp_path / "new").write_text("theirs")
 
-    with pytest.raises(CaptureError, match="not overwritten"):
+    with pytest.raises(TraceError, match="not overwritten"):
         overtaken()
     assert (tmp_path / "new").read_text() == "theirs"
     assert [entry.name for entry in path.parent.iterdir()] == ["file.json.gz"]
@@ -214,12 +214,12 @@ def test_torn_step_files(tmp_path: Path) -> None:
 def test_lines_of_another_kind_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rank0.jsonl"
     path.write_text('{"step": "one"}\n')
-    with pytest.raises(CaptureError, match="line 1: Expected `int`, got `str`"):
+    with pytest.raises(TraceError, match="line 1: Expected `int`, got `str`"):
         list(read_steps(path))
     path.write_text(" " * (1 << 20) + "x" * 10)
-    with pytest.raises(CaptureError, match="line 1 is longer than"):
+    with pytest.raises(TraceError, match="line 1 is longer than"):
         list(read_steps(path))
-    with pytest.raises(CaptureError, match="cannot be read"):
+    with pytest.raises(TraceError, match="cannot be read"):
         list(read_steps(tmp_path / "absent"))
     path.write_text('{"step": 0, "other": ' + "[" * 200_000)  # no end: as if its writer had died
     assert list(read_steps(path)) == []

@@ -65,7 +65,6 @@ ALLOWED = {
     frozenset({"results.contention.DeviceContention", "results.contention.NormContentionAnalysis"}): (
         "published, of one device and of all: a common base would change the order of the file's keys"
     ),
-    frozenset({"results.quality.Measured", "results.quality.NotMeasured"}): "two types of the schema",
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.results import Prediction
 from perfdoc.simulator.forward.writing import write_demo
 from perfdoc.traces.job_facts import JobFacts
@@ -48,6 +48,6 @@ def test_the_demonstration(tmp_path: Path) -> None:
     # The fault is what loading takes beyond 180 us; the prediction is of loading that takes nothing.
     data = prediction(found, "without_data")
     assert data.mid_ns == pytest.approx(costs["slow_data"], rel=0.05)
-    with pytest.raises(CaptureError, match="rank0"):
+    with pytest.raises(TraceError, match="rank0"):
         write_demo(tmp_path)
     write_demo(tmp_path, force=True)

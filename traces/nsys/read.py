@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import parse_rank_mark
 from perfdoc.profiling.nsys.command import OVERRIDE, export_sqlite
 from perfdoc.profiling.vocabulary import RANK_MARK
@@ -312,8 +311,6 @@ def read_nsys_rep(path: Path) -> Trace:
                 command, path.resolve(), Path(made) / "export.sqlite", timeout_s=_EXPORT_TIMEOUT_S
             )
             trace = read_nsys_sqlite(target)
-        except CaptureError as error:
-            raise TraceError(path, error.what, error.remedy) from error
         except OSError as error:
             what = f"`nsys export` could not be run: {error.strerror}."
             raise MissingToolError(path, what, f"Try by hand: {export}") from error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from perfdoc.capture.prepare import Plan
-from perfdoc.profiling.errors import CaptureError, UserError
+from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.launch_folder import LaunchFolder
 from perfdoc.profiling.nsys.collect import (
     LEFT_OVER,
@@ -57,7 +57,7 @@ def run(planned: Plan, say: Callable[[str], None]) -> Ended:
         if planned.nsys is not None:
             reports_folder(folder, planned.own)
         launch = LaunchFolder.make()
-    except (CaptureError, OSError) as error:
+    except OSError as error:
         raise UserError(str(error)) from error
     launch.live_as("run")
     try:

@@ -31,13 +31,13 @@ def install_recipe(
 ) -> None:
     """Make perfdoc a recipe of Nsight Systems: nsys recipe perfdoc --input REPORTS."""
     from perfdoc.nsight.recipe_install import install_recipe, recipes_folder, trouble, uninstall_recipe
-    from perfdoc.profiling.errors import CaptureError
+    from perfdoc.profiling.errors import TraceError
 
     program = None
-    with in_one_line(debug, CaptureError):
+    with in_one_line(debug, TraceError):
         if to is not None:
             if not to.is_dir():
-                raise CaptureError(to, "is no folder.", "Make it first, or leave --to out.")
+                raise TraceError(to, "is no folder.", "Make it first, or leave --to out.")
             recipes = to
         else:
             program = _program(nsys)
@@ -54,19 +54,19 @@ def install_recipe(
 
 
 def _program(given: Path | None) -> Path:
-    """The program, or the folder of an installation. Raises CaptureError where there is none."""
-    from perfdoc.profiling.errors import CaptureError
+    """The program, or the folder of an installation. Raises TraceError where there is none."""
+    from perfdoc.profiling.errors import TraceError
     from perfdoc.profiling.nsys.command import find_nsys
 
     if given is None:
         found = find_nsys()
         if found is None:
             remedy = "Install Nsight Systems, or name it: --nsys PATH."
-            raise CaptureError("nsys", "is neither named by PERFDOC_NSYS nor on PATH.", remedy)
+            raise TraceError("nsys", "is neither named by PERFDOC_NSYS nor on PATH.", remedy)
         return found.path
     if given.is_dir():
         return given
     program = shutil.which(given)
     if program is None:
-        raise CaptureError(given, "is no program, and no folder of an installation.", "Check --nsys.")
+        raise TraceError(given, "is no program, and no folder of an installation.", "Check --nsys.")
     return Path(program)

@@ -94,7 +94,7 @@ def of_a_log(log: TrainingLog) -> Damage:
 def of_a_directory(directory: RunDirectory, world_size: int, ends: object = None) -> Damage:
     """What is gone of the step logs of a run directory. ends: its last step, where that is known.
 
-    Raises CaptureError where one cannot be read.
+    Raises TraceError where one cannot be read.
     """
     ranks = {
         rank: [record for file in files if file.suffix == ".jsonl" for record in read_steps(file)]

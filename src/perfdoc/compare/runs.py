@@ -20,7 +20,6 @@ from perfdoc.compare.facts import OF_A_LOG, Facts, facts_of, fingerprint
 from perfdoc.compare.figures import RunFigures, TooFewStepsError, cost_of, digest_of, kept, steady
 from perfdoc.compare.stored import MAX_DIAGNOSIS_BYTES, REPORT, content_of, decoded
 from perfdoc.profiling.environment import encodable
-from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.ledgers import Ledgers
 from perfdoc.profiling.logs import read_lines, read_steps
 from perfdoc.profiling.manifest import Manifest
@@ -72,11 +71,8 @@ MIN_LOG_DIGITS_FRAC = 0.005
 
 def run_manifest(path: Path) -> Manifest:
     """run.json of a run directory, or of what is left of one. Raises TraceError where there is none."""
-    try:
-        run = RunDirectory(path) if (path / "run.json").is_file() else RunDirectory.open(path)
-        return run.manifest()
-    except CaptureError as error:
-        raise TraceError(error.path, error.what, error.remedy) from error
+    run = RunDirectory(path) if (path / "run.json").is_file() else RunDirectory.open(path)
+    return run.manifest()
 
 
 def unprofiled_ns(path: Path | None) -> I64:
@@ -122,8 +118,6 @@ def read_run(
         raise TraceError(
             path, f"has {error}.", "Train longer: 30 steps or more give a stable median."
         ) from error
-    except CaptureError as error:
-        raise TraceError(error.path, error.what, error.remedy) from error
     facts = dict(sorted((run.facts | ({"label": encodable(label)} if label else {})).items()))
     figures = msgspec.structs.replace(run.figures, commit=commit and encodable(commit))
     try:  # What a baseline could not hold is not compared with one either.

@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion
 
 from perfdoc.profiling.environment import cpu_count
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.installation import install_command, install_package
 from perfdoc.profiling.nsys.command import OVERRIDE, find_nsys, nvtx_trouble
 from perfdoc.records import dataclass
@@ -215,7 +215,7 @@ def nvidia_driver() -> str | None:
 def _nsys() -> Iterator[Check]:
     try:
         nsys = find_nsys()
-    except CaptureError as error:
+    except TraceError as error:
         yield _fail("nsys", error.what, error.remedy, "run")
         return
     if nsys is None:

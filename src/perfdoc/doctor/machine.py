@@ -7,7 +7,7 @@ from typing import Any
 
 from perfdoc.doctor.checks import installed, nvidia_driver, requirements
 from perfdoc.profiling.environment import cpu_count, cpu_name, knob_variables, memory_bytes, versions
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.nsys.command import find_nsys
 from perfdoc.version import __version__
 
@@ -53,6 +53,6 @@ def _nsys() -> str | None:
     """Its version; where it lies is nobody's business."""
     try:
         nsys = find_nsys()
-    except CaptureError:
+    except TraceError:
         return None
     return nsys.label if nsys else None

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from perfdoc.nsight.recipe_job import INSTALLATION, METADATA
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import TraceError
 from perfdoc.profiling.whole_file import take_away, whole_file
 from perfdoc.version import __version__
 
@@ -33,13 +33,13 @@ def recipes_folder(nsys: Path | str) -> Path:
     """The folder with a recipe per sub-folder of the installation that `nsys` belongs to.
 
     `nsys` is the program, or the folder of the installation.
-    Raises CaptureError where that installation has no recipes: 2022.4 did not know them, and some
+    Raises TraceError where that installation has no recipes: 2022.4 did not know them, and some
     packages leave them out.
     """
     path = Path(nsys)
     package = _beside(path)
     if package is None or not (package / "recipes").is_dir():
-        raise CaptureError(
+        raise TraceError(
             path,
             "this nsys has no recipes.",
             "Nsight Systems has them in python/packages/nsys_recipe (2023.4 does, 2022.4 does not). "
@@ -69,7 +69,7 @@ _CHECK_TIMEOUT_S = 120.0
 def install_recipe(recipes: Path, *, force: bool = False) -> Path:
     """Make `recipes`/perfdoc, and return it. What is there already, and equal, stays.
 
-    The recipe records the Python that runs now, which has perfdoc. Raises CaptureError where the folder
+    The recipe records the Python that runs now, which has perfdoc. Raises TraceError where the folder
     cannot be written, or holds another recipe of this name: an older one of perfdoc's gives way to `force`,
     one that is not perfdoc's never does.
     """
@@ -77,11 +77,11 @@ def install_recipe(recipes: Path, *, force: bool = False) -> Path:
     contents = _contents()
     if _is_taken(target):
         if not _is_ours(target):
-            raise CaptureError(target, "is not perfdoc's; it was not changed.", "Move it out of the way.")
+            raise TraceError(target, "is not perfdoc's; it was not changed.", "Move it out of the way.")
         if all(_text(target / name) == text for name, text in contents.items()):
             return target
         if not force:
-            raise CaptureError(target, "holds another installation of perfdoc.", "Replace it with --force.")
+            raise TraceError(target, "holds another installation of perfdoc.", "Replace it with --force.")
     with _named(recipes), whole_file(target, replace=True) as stage:
         stage.mkdir()
         for name, text in contents.items():
@@ -94,12 +94,12 @@ def install_recipe(recipes: Path, *, force: bool = False) -> Path:
 
 
 def uninstall_recipe(recipes: Path) -> Path:
-    """Remove `recipes`/perfdoc, and return it. Raises CaptureError where it is not perfdoc's."""
+    """Remove `recipes`/perfdoc, and return it. Raises TraceError where it is not perfdoc's."""
     target = recipes / NAME
     if not _is_taken(target):
-        raise CaptureError(target, "is not there: the recipe is not installed.")
+        raise TraceError(target, "is not there: the recipe is not installed.")
     if not _is_ours(target):
-        raise CaptureError(target, "is not perfdoc's; it was not changed.")
+        raise TraceError(target, "is not perfdoc's; it was not changed.")
     with _named(recipes):
         take_away(target)
     return target
@@ -126,7 +126,7 @@ def trouble(nsys: Path) -> str:
 
 
 def _contents() -> Mapping[str, str]:
-    """The files of the recipe. Raises CaptureError where this Python cannot run its steps by itself."""
+    """The files of the recipe. Raises TraceError where this Python cannot run its steps by itself."""
     package = Path(__file__).resolve().parents[1]
     recorded = {
         "perfdoc_version": __version__,
@@ -143,7 +143,7 @@ def _contents() -> Mapping[str, str]:
 def _python_path(parent: Path) -> str | None:
     """What must be on PYTHONPATH for this Python to find perfdoc: nothing where it does without.
 
-    Raises CaptureError where it does not find it either way.
+    Raises TraceError where it does not find it either way.
     """
     bare = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     for path in (None, str(parent)):
@@ -157,7 +157,7 @@ def _python_path(parent: Path) -> str | None:
         )
         if done.returncode == 0 and Path(done.stdout.strip()).resolve().is_relative_to(parent):
             return path
-    raise CaptureError(
+    raise TraceError(
         sys.executable, "does not find perfdoc when nsys starts it.", "Install perfdoc with pip."
     )
 
@@ -190,7 +190,7 @@ def _named(recipes: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CaptureError(
+        raise TraceError(
             recipes,
             f"cannot be written: {error.strerror}.",
             "Run this as the owner of the installation, or keep the recipe elsewhere with --to DIR.",

@@ -22,7 +22,7 @@ import msgspec
 
 from perfdoc.profiling.cpu_times import cpu_times, others_frac
 from perfdoc.profiling.environment import cpu_name, memory_bytes, versions
-from perfdoc.profiling.errors import CaptureError, UserError
+from perfdoc.profiling.errors import TraceError, UserError
 from perfdoc.profiling.installation import install_command
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.measured import MeasuredCeilings
@@ -251,5 +251,5 @@ def _write(path: Path, found: MeasuredCeilings) -> None:
     try:
         with whole_file(path, replace=True) as part:
             part.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-    except (OSError, CaptureError):
+    except (OSError, TraceError):
         return  # it is measured again next time

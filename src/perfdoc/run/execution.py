@@ -16,7 +16,7 @@ import msgspec
 
 from perfdoc.peak.store import Setting, ceilings, ranks_here
 from perfdoc.profiling.environment import cpu_count, name_command
-from perfdoc.profiling.errors import CaptureError, UserError
+from perfdoc.profiling.errors import TraceError, UserError
 from perfdoc.profiling.launch_folder import Failure, LaunchFolder, kill
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.measured import MeasuredCeilings
@@ -299,7 +299,7 @@ def _last_checkpoint(planned: Plan) -> Path | None:
 
 def _note_end(run: RunDirectory, outcome: Outcome) -> None:
     """run.json of a run whose ranks could not say how they ended: killed, or ended at once."""
-    with contextlib.suppress(CaptureError, OSError):
+    with contextlib.suppress(TraceError, OSError):
         if run.manifest().status == "running":
             failed = outcome.failure
             run.end("failed", failed.reason if failed else f"the launcher ended with code {outcome.code}")
@@ -308,7 +308,7 @@ def _note_end(run: RunDirectory, outcome: Outcome) -> None:
 def _manifest(run: RunDirectory) -> Manifest | None:
     try:
         return run.manifest()
-    except (CaptureError, OSError):
+    except (TraceError, OSError):
         return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from perfdoc.profiling.errors import CaptureError, UserError
+from perfdoc.profiling.errors import TraceError, UserError
 from perfdoc.profiling.installation import install_command
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.nsys.collect import LOGS, UNFINISHED, reports_folder
@@ -219,9 +219,7 @@ def _made(folder: Path, given: TorchrunArguments) -> RunDirectory:
         return RunDirectory.create(folder)
     run = RunDirectory.join(folder)
     if run.is_used:
-        raise CaptureError(
-            folder, "holds a run already.", "Give another directory: a run overwrites nothing."
-        )
+        raise TraceError(folder, "holds a run already.", "Give another directory: a run overwrites nothing.")
     return run
 
 

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from perfdoc.compare.runs import mfu
-from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.logs import MAX_LINE_BYTES, Began, StepRecord, decoded
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import ENDED, RunDirectory
@@ -47,7 +46,7 @@ class FollowedRun:
         """Raises TraceError where it is no run directory."""
         try:
             self._run = RunDirectory.open(path)
-        except CaptureError as error:
+        except TraceError as error:
             runs = ", ".join(steps.parent.name for steps in islice(path.glob("*/steps"), 3))
             remedy = f"It holds some: {runs}." if runs else "Give a folder of record() or perfdoc run."
             raise TraceError(error.path, error.what, remedy) from error
@@ -124,7 +123,7 @@ class FollowedRun:
     def _manifest(self) -> Manifest | None:
         try:
             return self._run.manifest()
-        except CaptureError:  # of another trainer
+        except TraceError:  # of another trainer
             return None
 
     def _hang(self, step_ns: int) -> list[Finding]:
