@@ -23,7 +23,7 @@ from perfdoc.reports.inlined import asset, inlined, policy
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.opportunities import Shown, choices, dialects_of, informing, opportunities, trifles
 from perfdoc.reports.outline import inputs_grid, sections_of
-from perfdoc.reports.savings import next_words, of_all
+from perfdoc.reports.savings import next_said, of_all
 from perfdoc.reports.sections.roles import roles_section
 from perfdoc.reports.sections.section import stopped
 from perfdoc.reports.settings import snippets
@@ -109,12 +109,9 @@ def environment() -> Environment:
 
 def _next(diagnosis: Diagnosis, to_do: Sequence[Shown]) -> tuple[str, str] | None:
     """(anchor of the row, what to do first); without an anchor where no row is it; None where nothing is."""
-    row, words = outlook.next_thing(diagnosis)
-    shown = next((each for each in to_do if each.ranked == row), None)
-    if row is None or shown is None:
-        return ("", words) if words else None
-    first, then, said = next_words(row, diagnosis)
-    return shown.anchor, f"{opening(first)} {opening(then)}: {said}" if first else said
+    row, said = outlook.next_thing(diagnosis)[0], next_said(diagnosis)
+    shown = to_do[:1] if row is not None else []
+    return (shown[0].anchor if shown else "", said) if said else None
 
 
 def render_html(diagnosis: Diagnosis) -> str:

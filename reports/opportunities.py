@@ -14,11 +14,14 @@ from perfdoc.reports.settings import DIALECT_TITLES, Spelling, snippets, spellin
 from perfdoc.results import Combined, Diagnosis, Gain, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, share
 from perfdoc.results.names import opening, prose, shorten
+from perfdoc.results.ranking import AS_SLOW
 
 _METHODS = {"replay": "by replay", "model": "by the job model", "ceiling": "upper bound"}
 _SURE_FRAC, _LIKELY_FRAC = 0.25, 0.6
 """Half of the band by its middle."""
 _TRIFLES = 8
+_SLOWED = "PD906"
+"""To capture again with less."""
 _CODE = pattern_of(r"[A-Z]{1,8}[0-9]{1,6}\Z")
 
 
@@ -81,8 +84,11 @@ class Choices:
 
 
 def opportunities(diagnosis: Diagnosis) -> list[Shown]:
-    """Things to do, in their order, without trifles and information that has no figure."""
+    """Things to do, in their order, without trifles and information that has no figure; that first which the
+    verdict says comes before all."""
     rows = [row for row in ranking(diagnosis) if row.leads]
+    if rows and any(words.startswith(AS_SLOW) for words in rows[0].row.conditions):
+        rows.sort(key=lambda row: _SLOWED not in row.row.codes)
     taken = _members(diagnosis.combined)
     codes = [row.rules[0].code if row.rules else "" for row in rows]
     return [

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from perfdoc.reports import gaps, leaves
 from perfdoc.reports.advice import RULE_NOTES, lines_of
-from perfdoc.reports.outlook import next_capture
 from perfdoc.reports.ranking import ranking, ranking_grid, trifles_in
+from perfdoc.reports.savings import next_said
 from perfdoc.reports.sections import (
     communication,
     contention,
@@ -65,10 +65,9 @@ def _to_do(diagnosis: Diagnosis) -> Section | None:
     """The first rows of the ranking; findings say more of each."""
     ranked = ranking(diagnosis)
     rows = [row for row in ranked if row.sized or (row.leads and row.rules)]
-    wanted = "" if any(row.sized for row in rows) else next_capture(diagnosis)
-    sentences = [text for text in (wanted, trifles_in(ranked, _NAMED)) if text]
-    if len(rows) > 1:
-        sentences.insert(0, "Savings overlap; do not add them.")
+    wanted, several = next_said(diagnosis), "Savings overlap; do not add them." if len(rows) > 1 else ""
+    told = (f"Next: {wanted}" if wanted else "", several, trifles_in(ranked, _NAMED))
+    sentences = [text for text in told if text]
     grids = [ranking_grid(rows, _TO_DO)] if rows else []
     if not sentences and not grids:
         return None

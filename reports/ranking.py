@@ -112,7 +112,7 @@ class Ranked:
             return ""
         if not self.rules or (not self.own and self.row.conditions):
             way = self._change[1]  # a change under conditions is not what the rule would do first
-            return f"Use {way}." if way else ""
+            return f"{'Change' if way.isidentifier() else 'Use'} {way}." if way else ""
         said = self.rules[0].remedy
         return "" if said == NOTHING_TO_SET or sentences(said)[:1] == [f"{self.title}."] else said
 

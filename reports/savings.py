@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.reports.advice import provided_words, rough
-from perfdoc.reports.outlook import capture_first
+from perfdoc.reports.outlook import base_words, capture_first, next_thing
 from perfdoc.reports.ranking import Ranked
 from perfdoc.reports.sections.section import stopped
 from perfdoc.results import Diagnosis, figures
@@ -112,12 +112,28 @@ def _from_some(ranked: Ranked, diagnosis: Diagnosis) -> str:
     return f" from {ranks:,} of {size:,} ranks" if size and 0 < ranks < size and ranked.prediction else ""
 
 
-def next_words(ranked: Ranked, diagnosis: Diagnosis, base: str = "") -> tuple[str, str, str]:
+def other_base(diagnosis: Diagnosis) -> str:
+    """What shares of the list are of, where that is not the step of the ledger."""
+    base = base_words(diagnosis)
+    return "" if base.startswith(("the step,", "the window,")) or not base else f" of {base}"
+
+
+def next_words(ranked: Ranked, diagnosis: Diagnosis) -> tuple[str, str, str]:
     """(What to capture first, what it is done for then, what is done and saves); the first two empty where
-    nothing is to be captured. base: as of `gain_in_words`."""
+    nothing is to be captured."""
     first, then = capture_first(ranked, diagnosis)
+    base = "" if ranked.row.blamed == "cause" else other_base(diagnosis)  # the verdict said it
     gain = gain_in_words(ranked, diagnosis, base, told=bool(first)) or found(ranked)
     return first, then, stopped(f"{titled(ranked)}{f': {gain}' if gain else ''}")
+
+
+def next_said(diagnosis: Diagnosis) -> str:
+    """What is done or captured first, in sentences; empty where nothing is to be done."""
+    row, words = next_thing(diagnosis)
+    if row is None:
+        return words
+    first, then, said = next_words(row, diagnosis)
+    return f"{opening(first)} {opening(then)}: {said}" if first else said
 
 
 def found(ranked: Ranked) -> str:

@@ -13,7 +13,7 @@ from operator import or_
 from perfdoc.reports import gaps, headline, outlook, summary
 from perfdoc.reports.leaves import Part, parts_of
 from perfdoc.reports.ranking import Ranked, ranking, stuck_in
-from perfdoc.reports.savings import found, gain_in_words, next_words, of_all, titled
+from perfdoc.reports.savings import found, gain_in_words, next_words, of_all, other_base, titled
 from perfdoc.reports.sections.roles import outlier_sentence
 from perfdoc.reports.settings import setting_lines
 from perfdoc.reports.terminal import Lines, paragraph
@@ -116,8 +116,7 @@ def _verdict(page: Lines, diagnosis: Diagnosis, _rest: str, why: int, do: int) -
     page.lines += _whole(prose(diagnosis.why), page.width, why, mark="Why: ", hang="     ")
     row, words = outlook.next_thing(diagnosis)
     if row is not None:
-        apart = "" if row.row.blamed == "cause" else _apart(diagnosis)
-        first, then, said = next_words(row, diagnosis, apart)
+        first, then, said = next_words(row, diagnosis)
         if first:
             page.lines += paragraph(f"First: {first}", width=page.width, hang="       ")
         said = f"Next{f', {then}' if first else ''}: {said}"
@@ -129,12 +128,6 @@ def _verdict(page: Lines, diagnosis: Diagnosis, _rest: str, why: int, do: int) -
         said = f"Next: {said}:" if alone else f"Next: {prose(words, 400)}"
         page.lines += paragraph(said, width=page.width, hang="      ")
         page.lines += paragraph(command[:-2], width=page.width, indent="  ") if alone else []
-
-
-def _apart(diagnosis: Diagnosis) -> str:
-    """What shares of the list are of, where that is not the step of the ledger."""
-    base = outlook.base_words(diagnosis)
-    return "" if base.startswith(("the step,", "the window,")) or not base else f" of {base}"
 
 
 def _how(row: Ranked, diagnosis: Diagnosis, width: int, most: int, indent: str) -> list[str]:
@@ -231,7 +224,7 @@ def _to_do(page: Lines, diagnosis: Diagnosis, rest: str, most: int, blank: int, 
     if rows and most:
         base = outlook.base_words(diagnosis)
         # By the row before them, unless the verdict had it.
-        told = shown is not None and shown.row.blamed != "cause" and bool(_apart(diagnosis))
+        told = shown is not None and shown.row.blamed != "cause" and bool(other_base(diagnosis))
         beside = of_all([*([shown] if shown else []), *rows[:most]], base, told=told)
         beside += [f"{more:,} more: {rest}"] if more else []
         given = f" ({'; '.join(beside)})" if beside else ""

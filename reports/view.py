@@ -67,8 +67,10 @@ class LeafRow:
     label: str
     share: str
     ns: int
+    mean_ns: int
+    """A step, or a window."""
     low_ns: int
-    """Least of any rank."""
+    """Its mean on the rank that has least."""
     high_ns: int
 
 
@@ -80,6 +82,9 @@ class TimeView:
     rows: list[LeafRow]
     zero: list[Leaf]
     total_ns: int
+    mean_ns: int
+    per: str
+    """What the means are of: `a step`."""
     windows_ns: int
     groups: list[tuple[str, list[Bar]]]
     """Bars per rank, empty for a single rank."""
@@ -88,7 +93,8 @@ class TimeView:
     tables: list[Grid]
     """Folded: every rank in nanoseconds, but where roles come first; and figures of kernels alone."""
     scale: Scale
-    heat: Heat
+    heat: Heat | None
+    """Of many ranks; of fewer, the bars say it all."""
 
 
 def _drawn(parts: Sequence[Part], label: str, length_ns: int, detail: str = "") -> Bar:
@@ -119,6 +125,8 @@ def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:
     own = [_of_ranks(part.leaf, diagnosis) for part in parts]
     shown = [i for i, value in enumerate(total) if value]
     windows_ns = sum(rank.window.duration_ns for rank in ranks)
+    in_steps = all(rank.window.kind == "steps" and rank.window.steps for rank in ranks)
+    units = [rank.window.steps if in_steps else 1 for rank in ranks]
     groups = [
         (
             heading,
@@ -139,13 +147,16 @@ def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:
                 label=part.label,
                 share=part.share,
                 ns=part.ns,
-                low_ns=min(each),
-                high_ns=max(each),
+                mean_ns=round(part.ns / sum(units)),
+                low_ns=min(means := [round(ns / of) for ns, of in zip(each, units, strict=True)]),
+                high_ns=max(means),
             )
             for part, each in zip(parts, own, strict=True)
         ],
         zero=[leaf for leaf, value in zip(LEAVES, total, strict=True) if not value],
         total_ns=sum(total),
+        mean_ns=round(sum(total) / sum(units)),
+        per="a step" if in_steps else "a window",
         windows_ns=windows_ns,
         groups=groups if len(ranks) > 1 else [],
         drawn=len(drawn_ranks(ranks, roles)),
@@ -153,8 +164,8 @@ def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:
             *([_every_rank(labels, ranks, shown)] if roles is None and len(ranks) > 1 else []),
             _kernels_only(labels, ranks, drawn_ranks(ranks, roles)),
         ],
-        scale=scale_for(max(total, default=0)),
-        heat=heat_of(diagnosis, [part.leaf for part in parts], own),
+        scale=scale_for(round(max(total, default=0) / sum(units))),
+        heat=heat_of(diagnosis, [part.leaf for part in parts], own) if roles else None,
     )
 
 
@@ -221,8 +232,6 @@ def _kernels_only(labels: Sequence[str], ranks: Sequence[Rank], drawn: Sequence[
 LEVELS = 5
 COLUMNS = 512
 """Of more ranks, neighbours share a column, which shows the one that spends most."""
-FEWEST = 5
-"""Of fewer ranks, the bars say it all."""
 _LEAST_FRAC = 0.0005
 """Leaves that no rank spends so much on are left out."""
 
@@ -244,7 +253,7 @@ class HeatRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Heat:
-    """The strips; empty for a few ranks."""
+    """The strips."""
 
     rows: list[HeatRow]
     columns: int
@@ -258,8 +267,6 @@ def heat_of(diagnosis: Diagnosis, leaves: Sequence[Leaf], own: Sequence[Sequence
     ranks = diagnosis.ranks
     labels = rank_labels(ranks)
     merged = max(1, -(-len(ranks) // COLUMNS))
-    if len(ranks) < FEWEST:
-        return Heat(rows=[], columns=0, merged=merged)
     rows = []
     for leaf, values in zip(leaves, own, strict=True):
         column = [ns / max(rank.ledger_ns.total, 1) for rank, ns in zip(ranks, values, strict=True)]

@@ -51,7 +51,8 @@ class Opportunity:
 
     kind: OpportunityKind
     """predicted: by replay. bound: `gain.high_ms` is an upper bound, not predicted. unmeasured: no figure.
-    trifle: under 0.5 % of the step, or no more than the replay's error. capture: better input, not speed."""
+    trifle: under 0.5 % of the step, no more than the replay's error, or what may lose more than it saves.
+    capture: better input, not speed."""
     codes: list[str]
     """Rules that fire on it, the one whose finding it is first; empty where no rule proposes the change."""
     key: str

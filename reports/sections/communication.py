@@ -61,13 +61,15 @@ def build(diagnosis: Diagnosis) -> Section | None:
             key="communication", title="Communication", sentences=["No communication inside the windows."]
         )
     layout = layout_grid(diagnosis.job)
-    of_ranks = " over ranks and groups" if len(ranks) > 1 else " over groups"
+    most = max(overall, key=lambda row: row.exposed_ns)
+    kind = f"{shorten(most.kind.dimension.upper(), 48)} {shorten(most.kind.collective, 48)}"
+    shown = f"{figures.duration(most.exposed_ns)} of {figures.duration(most.total_ns)}"
+    of_ranks = "over ranks and groups" if len(ranks) > 1 else "over groups"
     return Section(
         key="communication",
         title="Communication",
         sentences=[
-            f"Sums{of_ranks}, which may overlap in time, unlike leaves of the ledger. "
-            "hidden + exposed = total.",
+            f"Most exposed: {kind}, {shown}. Sums {of_ranks}, which may overlap; hidden + exposed = total.",
             *_unknown(diagnosis, overall),
         ],
         grids=[g for g in (_overall(overall, many=len(ranks) > 1), layout, _by_rank(diagnosis)) if g],

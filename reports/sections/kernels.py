@@ -17,9 +17,11 @@ from perfdoc.reports.sections.section import (
     word,
 )
 from perfdoc.results import Diagnosis, KernelsAnalysis, figures
-from perfdoc.results.names import prose
+from perfdoc.results.names import prose, shorten
 
 _TOP = 100
+_NAMED = 3
+"""Classes that the first sentence names."""
 
 
 def build(diagnosis: Diagnosis) -> Section | None:
@@ -29,12 +31,12 @@ def build(diagnosis: Diagnosis) -> Section | None:
         return None
     if kernels.state != "measured":
         return Section(key="kernels", title="Kernels", sentences=[f"Not measured: {prose(kernels.reason)}"])
-    said = "Sums of durations over all ranks' windows: concurrent kernels count twice here."
-    if kernels.other_frac is not None:
-        named = f" {figures.share(kernels.other_frac)} of kernel time is in class other: no known name."
-        said += named if kernels.other_frac else " Every kernel has a known name."
-    if kernels.gemm_frac is not None:
-        said += f" {figures.share(kernels.gemm_frac)} is GEMM."
+    most = sorted((row for row in kernels.classes if row.total_ns), key=lambda row: -row.total_ns)[:_NAMED]
+    named = ", ".join(f"{shorten(row.name, 48)} {figures.share(row.share_frac)}" for row in most)
+    said = f"Of kernel time {named}. " if named else ""
+    if kernels.other_frac:
+        said += f"{figures.share(kernels.other_frac)} is in class other: no known name. "
+    said += "Sums over all ranks' windows: concurrent kernels count twice."
     return Section(
         key="kernels", title="Kernels", sentences=[said], grids=[_classes(kernels), *_top(kernels)]
     )

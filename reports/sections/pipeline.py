@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from perfdoc.reports.over_ranks import frac
+from perfdoc.reports.over_ranks import frac, windows_ns
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, share, time, word
 from perfdoc.results import Diagnosis, JobModelAnalysis, figures
+from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.names import opening, prose
 from perfdoc.results.waits import PipelineAnalysis, PipelineStage
 
@@ -27,7 +28,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
     return Section(
         key="pipeline",
         title="Pipeline",
-        sentences=[*_lost(found), *_slowest(found, diagnosis), *_limits(found)],
+        sentences=[*_lost(found, diagnosis), *_slowest(found, diagnosis), *_limits(found)],
         grids=[grid for grid in grids if grid.rows],
         draw=partial(schedule_picture, diagnosis),
     )
@@ -41,9 +42,12 @@ def _layout(found: PipelineAnalysis) -> str:
     )
 
 
-def _lost(found: PipelineAnalysis) -> Iterator[str]:
+def _lost(found: PipelineAnalysis, diagnosis: Diagnosis) -> Iterator[str]:
     part = figures.share(frac(found.idle_ns or 0, found.window_ns or 0))
     bubble = "" if found.bubble_frac is None else f"; here it is {figures.share(found.bubble_frac)}"
+    ledgers = figures.share(frac(exposed_bubble_ns(found, diagnosis.ranks), windows_ns(diagnosis.ranks)))
+    if bubble and not bubble.endswith(f" {ledgers}"):
+        bubble += f", waits in collectives included; without them {ledgers} of the windows (ledger)"
     yield (
         f"Pipeline idle: {part} of the time from a step's first pass to its last "
         f"({figures.duration(found.idle_ns)} over all ranks). The ideal bubble of {_layout(found)} is "

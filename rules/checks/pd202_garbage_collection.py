@@ -54,7 +54,7 @@ def evaluate(case: Case) -> Verdict:
     gain = predicted(case, "without_gc")
     unknown = case.is_set_to("manual_gc", True) and not case.setting("manual_gc_interval")[0]
     return fires(
-        reason="the device idles during collections",
+        reason="the device idles while the host collects garbage",
         evidence=evidence,
         remedy="" if case.configuration.values else _BY_HAND,
         advice=_advice(case, gain if logged else _scaled(gain, factor, said), logged=logged),

@@ -62,7 +62,7 @@ def evaluate(case: Case) -> Verdict:
     `bubble.MIN_FRAC`. More chunks are advised only if layers divide over pp x vpp."""
     found = case.job.pipeline
     share = given(found.bubble_frac)
-    evidence = [("pipeline bubble, of the step", per_cent(share))]
+    evidence = [("bubble between first and last pass, waits in collectives included", per_cent(share))]
     if found.ideal_bubble_frac is not None:
         evidence.append(("expected with equal stages", per_cent(found.ideal_bubble_frac)))
     if share < MIN_FRAC:

@@ -25,7 +25,7 @@ def evaluate(case: Case) -> Verdict:
     now, best = found.now, found.to
     evidence = [
         ("exposed send/recv between stages", per_cent(found.transfer_frac)),
-        ("pipeline bubble, of the step", per_cent(found.bubble_frac)),
+        ("bubble between first and last pass, waits in collectives included", per_cent(found.bubble_frac)),
         ("chunks per stage", str(now)),
     ]
     if best is None or found.why_not:

@@ -173,6 +173,7 @@ def _kind(
         return "capture"
     if gain is None or gain.method == "none" or gain.high_ms is None:
         return "unmeasured"
-    if (gain.size_ms or 0.0) <= 0 or (share is not None and is_trifle(share, 1.0, error)):
+    may_lose = gain.is_predicted and (gain.low_ms or 0.0) < -(gain.mid_ms or 0.0)
+    if (gain.size_ms or 0.0) <= 0 or may_lose or (share is not None and is_trifle(share, 1.0, error)):
         return "trifle"
     return "predicted" if gain.is_predicted else "bound"

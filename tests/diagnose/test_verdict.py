@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from perfdoc.diagnose.account import mostly_words
 from perfdoc.diagnose.verdict import Evidence, verdict_of
 from perfdoc.reports.summary import ranks_words
 from perfdoc.results import Opportunity, Rank, RuleResult, StepTimes
@@ -196,6 +197,27 @@ def test_the_link_is_that_of_the_group(
 def test_a_small_loss_is_told_below() -> None:
     _, why = verdict_of([two_steps(compute=196, dp=4)], [], [], seen())
     assert why.startswith("The largest is 2 ms of the 100 ms step, 2.0 %: DP communication")
+
+
+def test_all_compute_names_the_class_that_takes_most_of_it() -> None:
+    """Of 8 ms in compute kernels 6 are GEMMs; communication is none of them, an unknown class has no name."""
+    found = one_rank().analyses.kernels
+    of = {"communication": 20, "gemm": 6, "norm": 2}
+    rows = [replace(found.classes[0], name=name, total_ns=ms * MS) for name, ms in of.items()]
+    mostly = mostly_words(replace(found, classes=rows))
+    said, _ = verdict_of([two_steps(compute=196, dp=4)], [], [], seen(mostly=mostly))
+    assert said == "98.0 % of the 100 ms step is compute, 75.0 % of it GEMM: no large loss."
+    assert mostly_words(replace(found, classes=[replace(rows[1], name="other")])) == ""
+    assert mostly_words(replace(found, classes=rows[:1])) == ""
+
+
+def test_where_no_loss_is_large_a_problem_whose_cure_is_predicted_is_told() -> None:
+    """2 ms of 100 wait in DP for a host that 3 ms are saved by; an upper bound of it is no such promise."""
+    made, first = two_steps(compute=196, dp=4), row("PD202", "", 3, 0.03)
+    fast = "98.0 % of the 100 ms step is compute"
+    for known, said in ((first, f"{fast}; it is so: 3 ms."), (replace(first, kind="bound"), f"{fast}: no")):
+        assert verdict_of([made], [known], [rule("PD202")], seen())[0].startswith(said)
+    assert "no large" in verdict_of([made], [first], [rule("PD202", level="information")], seen())[0]
 
 
 def test_of_gemms_in_fp32_there_is_a_large_loss() -> None:

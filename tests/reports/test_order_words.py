@@ -7,15 +7,19 @@ from dataclasses import replace
 import pytest
 
 from perfdoc.reports.html import render_html
-from perfdoc.reports.outlook import capture_first
+from perfdoc.reports.markdown import render_markdown
+from perfdoc.reports.opportunities import opportunities
+from perfdoc.reports.outlook import capture_first, next_thing
 from perfdoc.reports.ranking import Ranked
 from perfdoc.reports.savings import gain_in_words, of_all, shared_with, why_this_order
 from perfdoc.reports.screen import render_screen
+from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis, Opportunity, RuleResult
 from perfdoc.results.names import opening, within
 from perfdoc.results.ranking import AS_SLOW
 from tests.reports import build, build_choices
 from tests.reports.fill import filled
+from tests.reports.page import Page
 from tests.reports.test_ranking import row
 
 
@@ -55,6 +59,34 @@ def test_a_capture_that_slows_the_host_is_made_again_first() -> None:
     first, then = capture_first(stands(slowed), made)
     assert (first.partition(":")[0], bool(then)) == ("capture again without Python frames", True)
     assert capture_first(stands(replace(SMALL, conditions=["something else"])), made) == ("", "")
+
+
+def test_what_is_captured_first_is_the_first_row_of_the_page_and_in_every_rendering() -> None:
+    """PD906 stands last in the diagnosis; a capture that no rule asks for has a row of its own."""
+    slowed = replace(SMALL, codes=["PD501"], conditions=[f"{AS_SLOW}Python frames"], blamed="loss")
+    rules = [replace(build_choices.rules()[0], code=code) for code in ("PD501", "PD906")]
+    made = with_rows(rules, [slowed, row("capture", ["PD906"])])
+    shown = opportunities(made)
+    assert [each.code for each in shown] == ["PD906", "PD501"]
+    html = Page(render_html(made))
+    assert html.within("next", "a")[0].attributes["href"] == f"#{shown[0].anchor}"
+    for text in (html.by_id("next").text, render_text(made), render_markdown(made)):
+        assert "apture again without Python frames" in text.replace("\xa0", " ")
+    lost = with_rows([], [])
+    lost = replace(lost, ranks=[build.rank(0, build.ledger(compute=48, dp=52))])
+    words = next_thing(lost)[1]
+    assert words.split(":")[0] in Page(render_html(lost)).by_id("first").text
+    assert words.split(":")[0] in render_markdown(lost)
+
+
+def test_the_ledger_is_of_a_step_and_its_sum_the_head_of_the_page() -> None:
+    """Two ranks, two steps each: 140 and 180 ms of compute are 80 ms a step, 70 and 90 of a rank."""
+    ledgers = [build.ledger(compute=c * 10**6, dp=(200 - c) * 10**6) for c in (140, 180)]
+    made = build.diagnosis([build.rank(i, each, steps=2) for i, each in enumerate(ledgers)])
+    rows = [[cell.text for cell in each.children] for each in Page(render_html(made)).within("ledger", "tr")]
+    assert rows[0][3] == "a step, ms"
+    assert rows[1][2:7] == ["80.0 %", "80.000", "70.000 ms", "90.000 ms", "320,000,000"]
+    assert rows[-1][2:4] == ["100.0 %", "100.000"]
 
 
 def with_rows(rules: list[RuleResult], rows: list[Opportunity]) -> Diagnosis:

@@ -190,6 +190,12 @@ def test_what_is_within_the_replay_s_error_is_a_trifle(
     assert [row.kind for row in judge(with_predictions(known, off), []).opportunities] == [kind]
 
 
+@pytest.mark.parametrize(("low", "kind"), [(-0.03, "trifle"), (-0.01, "predicted")])
+def test_what_may_lose_more_than_it_saves_is_no_advice(case: Case, low: float, kind: str) -> None:
+    known = predicting(case, fp8_gemm=(low, 0.02, 0.03))
+    assert [row.kind for row in judge(known, []).opportunities] == [kind]
+
+
 @pytest.mark.parametrize(
     ("mid", "rows"),
     [

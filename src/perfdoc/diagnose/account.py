@@ -278,6 +278,16 @@ def _hidden_in_graphs(ranks: Sequence[Rank]) -> str:
     )
 
 
+def mostly_words(kernels: KernelsAnalysis) -> str:
+    """`, 74.2 % of it GEMM` of compute kernels' time; empty where the largest class is unknown."""
+    compute = [c for c in kernels.classes if c.name != "communication" and c.total_ns > 0]
+    most = max(compute, key=lambda c: c.total_ns, default=None)
+    if most is None or most.name == "other":
+        return ""
+    name = {"gemm": "GEMM", "elementwise": "element-wise"}.get(most.name, most.name.replace("_", " "))
+    return f", {share(most.total_ns / sum(c.total_ns for c in compute))} of it {name}"
+
+
 def unknown_class_words(ranks: Sequence[Rank], kernels: KernelsAnalysis | None) -> str:
     """With the space before it; nothing where nearly all kernels are of a known class."""
     unknown = None if kernels is None else kernels.other_frac

@@ -11,7 +11,13 @@ from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory
-from perfdoc.diagnose.account import account_of, contradicted_words, unknown_class_words, waiting_words
+from perfdoc.diagnose.account import (
+    account_of,
+    contradicted_words,
+    mostly_words,
+    unknown_class_words,
+    waiting_words,
+)
 from perfdoc.diagnose.job import job_configuration, job_of
 from perfdoc.diagnose.quality import contradiction_notes, mistakes_in, quality_of
 from perfdoc.diagnose.ranks import host_gaps_of, kernels_of
@@ -163,6 +169,7 @@ def _said(
         in_turns=in_turns(case),
         shared_gpu=shares_gpu(case),
         doubts=unknown_class_words(ranks, analyses.kernels).strip(),
+        mostly=mostly_words(analyses.kernels),
     )
     return *verdict_of(ranks, judged.opportunities, judged.results, seen), told
 

@@ -85,6 +85,8 @@ class Evidence:
     """Whether other processes use the GPU that idles longest with nothing that says why."""
     doubts: str
     """What is hidden or of unknown class; empty where nothing much is."""
+    mostly: str = ""
+    """What computes most, with the comma before it."""
 
 
 def verdict_of(
@@ -118,7 +120,7 @@ def _of_time(
         return only
     loss, frac = largest_loss([rank.ledger_ns for rank in ranks])
     first = rows[0] if rows and rows[0].blamed else None
-    wrong = _in_how_it_computes(rows, rules)
+    wrong = _first_problem(rows, rules)
     gain = rows[0].gain if first is not None or wrong else None
     worth_ms = (gain.mid_ms or gain.high_ms or 0.0) if gain is not None else 0.0
     if (outside := outside_of(ranks)) is not None and outside.outside_ns >= worth_ms * 1e6:
@@ -146,14 +148,14 @@ def _of_time(
         price = _price(first).partition(" of the ")[0]
         return f"{computes} of the {_base(ranks)} is compute; {what}: {price}.", why
     if not loss:
-        return f"All of the {_base(ranks)} is compute{wrong}.", why
+        return f"All of the {_base(ranks)} is compute{wrong or seen.mostly}.", why
     what = _what(loss, frac, ranks, seen)
     if loss == "idle.host" and first is not None and "PD208" in first.codes:
         what = _WAITS["waits"].format(gpus=_gpus(ranks), them="it" if len(ranks) == 1 else "them")
     what += _profiled(seen.step_times)[0] if loss.startswith("idle.") else ""
     lost = f"{part} of the {_base(ranks)}, {share(frac)}: {what}."
     if frac < WORTH_A_VERDICT_FRAC:
-        said = f"{computes} of the {_base(ranks)} is compute{wrong or ': no large loss'}."
+        said = f"{computes} of the {_base(ranks)} is compute{wrong or f'{seen.mostly}: no large loss'}."
         return said, f"{'Else the largest loss' if wrong else 'The largest'} is {lost} {why}"
     if loss.startswith("exposed_comm"):
         longest = _longest(ranks) if loss in (PIPELINE, "exposed_comm.unknown") else ""
@@ -165,10 +167,11 @@ def _of_time(
     return lost, why
 
 
-def _in_how_it_computes(rows: Sequence[Opportunity], rules: Mapping[str, RuleResult]) -> str:
-    """What is a problem of the numbers that it computes with (GEMMs in FP32), where that is mended first;
-    empty of what may as well stay (16 bits in place of FP8)."""
-    row = rows[0] if rows and not rows[0].exact else None
+def _first_problem(rows: Sequence[Opportunity], rules: Mapping[str, RuleResult]) -> str:
+    """What is mended first where no loss is large: a problem of the numbers that it computes with (GEMMs in
+    FP32), or one whose cure is predicted; empty of what may as well stay (16 bits in place of FP8)."""
+    cured = bool(rows) and rows[0].kind == "predicted" and not rows[0].blamed
+    row = rows[0] if rows and (cured or not rows[0].exact) else None
     rule = rules.get(row.codes[0]) if row is not None and row.codes else None
     if row is None or rule is None or rule.level != "problem":
         return ""
