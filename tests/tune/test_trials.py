@@ -163,6 +163,18 @@ def test_runs_that_overlap_are_not_faster(
     assert "9.8 to 10.2 ms" in screen
 
 
+@pytest.mark.parametrize(("rounds", "said"), [(1, "67 %"), (2, "27 %"), (6, "")])
+def test_what_chance_alone_shows_as_often_is_said(tmp_path: Path, rounds: int, said: str) -> None:
+    """Of two equal configurations one is quicker than the unchanged one by its only run in 2 of 3 orders; by
+    both of its two in 1/6 + 1/6 of them, less the 1/15 where both are."""
+    found = tuned()
+    plan = plan_of(found, tmp_path, rounds=rounds)
+    state, _ = measure(plan, state_of(plan), Planted({0: 10.0, 1: 8.0, 2: 9.0}), quiet)
+    verdict = with_trials(found, plan, state, complete=True, words="planted").verdict
+    assert said in verdict
+    assert ("of cases" in verdict) == bool(said)
+
+
 def test_the_first_screen_shows_what_was_measured(tmp_path: Path) -> None:
     """Twice as slow as unchanged where a gain was predicted: no band holds it."""
     found = tuned()
@@ -211,15 +223,18 @@ def test_a_configuration_that_fails_is_a_row_and_the_rest_goes_on(tmp_path: Path
     assert after.rows[1].changes == found.rows[2].changes
 
 
-def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop_after", [0, 2])
+def test_it_goes_on_where_it_stopped(tmp_path: Path, stop_after: int) -> None:
     plan = plan_of(tuned(), tmp_path)
-    first = Planted({0: 10.0, 1: 8.0, 2: 9.0}, stop_after=2)
+    first = Planted({0: 10.0, 1: 8.0, 2: 9.0}, stop_after=stop_after)
     _, complete = measure(plan, state_of(plan), first, quiet)
     assert not complete
+    assert (tmp_path / STATE).is_file()  # by which the command knows that it may go on
     second = Planted({0: 10.0, 1: 8.0, 2: 9.0})
     state, complete = measure(plan, state_of(plan), second, quiet)
     assert complete
-    assert (first.made, second.made) == ([0, 1], [2, 2, 1, 0])
+    order = [0, 1, 2, 2, 1, 0]
+    assert (first.made, second.made) == (order[:stop_after], order[stop_after:])
     assert len(state.runs) == 6
     assert state_of(replace(plan, rounds=5)).runs == state.runs  # more rounds go on too
 

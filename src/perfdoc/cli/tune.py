@@ -132,6 +132,7 @@ def tune(
     if output is not None:
         say(f"wrote {output / _FILES[0]}")
     if not complete:
+        say("stopped: the same command goes on")
         raise typer.Exit(EXIT_STOPPED)
 
 

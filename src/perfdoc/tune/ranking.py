@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from math import comb
 
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.writing import way_and_words
-from perfdoc.results.figures import signed_share, significant
+from perfdoc.results.figures import per_cent, signed_share, significant
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.tune.job import Job
 from perfdoc.tune.result import (
@@ -91,9 +93,21 @@ def verdict_of(rows: Sequence[Row]) -> str:
     return f"{gain} with {changes_words(best.changes)}{sure}{more}."
 
 
+_SURE = 0.01
+"""As the gate's: what chance shows more often is said."""
+
+
+def _by_chance(others: int, runs: int, unchanged: int) -> str:
+    """How often one of so many configurations, equal to the unchanged one, has each of its runs quicker than
+    all of that: of the orders of all runs, each alike likely, those in which some of them come first."""
+    first = (Fraction(comb(others, j), comb(unchanged + j * runs, unchanged)) for j in range(1, others + 1))
+    chance = float(sum(part * (-1) ** j for j, part in enumerate(first)))
+    return f" Equal ones look so in {per_cent(chance, 0)} of cases: more --rounds." if chance > _SURE else ""
+
+
 def verdict_measured(rows: Sequence[Row], now_ms: float) -> str:
     """The best configuration of those that were run. now_ms: a step of the unchanged one."""
-    best, (_, *others), step = to_take(rows), those_run(rows), significant(now_ms, 4)
+    best, ((_, now), *others), step = to_take(rows), those_run(rows), significant(now_ms, 4)
     trial = next((t for row, t in others if row is best), None)
     if best is not None and trial is not None and trial.step_ms is not None:
         alike = ", ".join(f"#{row.place}" for row, t in others if row is not best and not is_faster(trial, t))
@@ -101,6 +115,7 @@ def verdict_measured(rows: Sequence[Row], now_ms: float) -> str:
             f"{significant(trial.step_ms, 4)} ms a step instead of {step} "
             f"({signed_share(trial.step_ms / now_ms - 1)}), measured, with {changes_words(best.changes)}"
             f"{f'; its runs overlap those of {alike}' if alike else ''}."
+            f"{_by_chance(len(others), trial.runs, now.runs)}"
         )
     median = others[0][1].step_ms if others else None
     if median is None or median >= now_ms:

@@ -88,6 +88,8 @@ def state_of(plan: Plan, *, force: bool = False) -> State:
         return fresh
     content = content_of(path, "record of runs", remedy="Choose another -o.", most_bytes=_MAX_STATE_BYTES)
     found = decoded(path, content, State, "record of perfdoc tune's runs", remedy="Choose another -o.")
+    if not found.runs:
+        return fresh
     if found.plan != plan.digest:
         raise UserError(
             f"{path}: is of other configurations or another command. Choose another -o, or begin anew with "
@@ -101,8 +103,9 @@ def measure(plan: Plan, state: State, runner: Runner, say: Callable[[str], None]
 
     Each round runs every configuration once, every second one the other way round, so that drift falls out.
     One that failed is not run again. Raises UserError where the unchanged configuration fails: nothing could
-    be compared with it.
+    be compared with it. The record is there before the first run ends: what was stopped in it goes on too.
     """
+    write_all({plan.folder / STATE: msgspec.json.encode(state)}, plan.folder)
     try:
         for at in range(plan.rounds):
             for row in plan.rows if at % 2 == 0 else reversed(plan.rows):
