@@ -16,7 +16,7 @@ from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import late_rank
 from perfdoc.rules.facts.capture import if_as_slow
 from perfdoc.rules.facts.culprit import AS_MUCH, cause_of, gain_of, is_as_much, leading
-from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, look_at_gpu, waits_for, who
+from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, look_at_device, waits_for, who
 from perfdoc.rules.facts.degrees import PP
 from perfdoc.rules.facts.expert_balance import balance, capacity_words
 from perfdoc.rules.facts.late_work import (
@@ -201,8 +201,10 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
 
 def _cure(case: Case, cause: WhatIfCause) -> str:
     """Of one rank that computes longer by what its kernels show, where peers run the same."""
-    shown = cause.kind == "slow_rank" and is_one(cause) and who(cause) in case.job.labels
-    return (shown and work_words(case, who(cause))) or cure(cause, case.program.vendor)
+    if cause.kind != "slow_rank":
+        return cure(cause)
+    shown = is_one(cause) and who(cause) in case.job.labels
+    return (shown and work_words(case, who(cause))) or look_at_device(case)
 
 
 def _leads(case: Case, cause: WhatIfCause, gain: Gain) -> bool:
@@ -247,7 +249,7 @@ def _where_to_look(case: Case, named: Sequence[Straggler]) -> Iterator[str]:
         if any(may_be_data(s) for s in named if s.cause == cause):
             check = "Capture more steps: in these uneven data may do as much"
         elif cause == "compute":
-            check = (len(names) == 1 and work_words(case, names[0])) or look_at_gpu(case.program.vendor)
+            check = (len(names) == 1 and work_words(case, names[0])) or look_at_device(case)
         yield f"{check}." if len(named) == 1 else f"{' and '.join(names)}: {each} {does}. {check}."
 
 

@@ -19,7 +19,7 @@ from perfdoc.rules.engine.gain import Gain, upper_bound, waiting_ns
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.culprit import cause_of, gain_of, leading, waiting_leads
-from perfdoc.rules.facts.culprit_words import cure, does, look_at_gpu
+from perfdoc.rules.facts.culprit_words import cure, does, look_at_device
 from perfdoc.rules.facts.memory_need import micro_batch_of, pp_of
 
 _SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
@@ -113,7 +113,7 @@ def evaluate(case: Case) -> Verdict:
                 advice=[],
                 action="Find why ranks compute longer in some steps",
                 reason="ranks compute longer in some steps, and most of them keep their time in the others",
-                remedy=f"Compare their batches there, and clocks. {look_at_gpu(case.program.vendor)}.",
+                remedy=f"Compare their batches there, and clocks. {look_at_device(case)}.",
             )
         return told(
             action="" if padded or _advice(case, size) else _EVEN_OUT,

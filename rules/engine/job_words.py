@@ -113,8 +113,9 @@ def fitted(case: Case, meta: Meta, verdict: Verdict) -> Verdict:
     def said(text: str) -> str:
         for one in broken:
             text = text.replace(one.words, one.instead)
-        text = _in_terms(text, words().terms.get(case.program.vendor, ()))
-        text = _in_terms(text, words().terms["paddle"] if "paddle" in case.program.marks else ())
+        paddle, cpu = "paddle" in case.program.marks, case.on_host
+        for name in (case.program.vendor, "paddle" if paddle else "", "cpu" if cpu else ""):
+            text = _in_terms(text, words().terms.get(name, ()))
         return " ".join(_HOLES.sub(lambda hole: hole[1] or hole[2] or "", text).split())
 
     texts = ("reason", "remedy", "otherwise", "action", "verify", "false_alarm")

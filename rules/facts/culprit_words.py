@@ -70,19 +70,19 @@ LOOK_AT_HOST = (
 """What to check of a late host, without a full stop."""
 
 
-def look_at_gpu(vendor: str) -> str:
-    """What to check of a GPU that computes slowly, with the command, without a full stop."""
+def look_at_device(case: Case) -> str:
+    """What to check of a device that computes slowly, with the command, without a full stop."""
+    if case.on_host:
+        return LOOK_AT_HOST
     known = {
         "nvidia": "Run there `nvidia-smi dmon -i N -s pucv`; pviol: power cap, tviol: cool, else swap",
         "amd": "Run there `amd-smi monitor`; at power cap: raise it, hot: cool, else swap",
     }
-    return known.get(vendor, "Look there and on a peer: clock, heat, power, load")
+    return known.get(case.program.vendor, "Look there and on a peer: clock, heat, power, load")
 
 
-def cure(cause: WhatIfCause, vendor: str = "") -> str:
-    """What to do, without a full stop. vendor: of the GPUs."""
-    if cause.kind == "slow_rank":
-        return look_at_gpu(vendor)
+def cure(cause: WhatIfCause) -> str:
+    """What to do, without a full stop; of a slow rank see `look_at_device`."""
     if cause.kind == "late_host":
         return LOOK_AT_HOST
     if cause.kind == "long_stage":

@@ -15,7 +15,7 @@ from perfdoc.results.names import shorten
 from perfdoc.results.waits import LATE_WORDS, Straggler
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import Gain
-from perfdoc.rules.facts.culprit_words import look_at_gpu
+from perfdoc.rules.facts.culprit_words import look_at_device
 
 MOSTLY = 0.5
 """Of what it computes longer."""
@@ -61,7 +61,7 @@ def _kernel_words(case: Case, label: str) -> str:
             larger = f"{_MORE} {significant(blocks)} times as many thread blocks"
             return f"{larger}: a larger batch, or longer sequences. Compare its share of the data"
         slow = f"{_ALL} {significant(ratio)} times as long: a slow GPU"
-        return f"{slow}. {look_at_gpu(case.program.vendor)}"
+        return f"{slow}. {look_at_device(case)}"
     if _of_experts(case, own, lengths, longer_ns):
         return f"{_SOME}, matrix products and not attention: compare how many tokens its experts get"
     return f"{_SOME}: compare the lengths of its sequences"

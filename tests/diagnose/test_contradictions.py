@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.communication.known_groups import CallGroup
+from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.kernel_class.number_format import format_of
 from perfdoc.analyzers.kernel_class.rules import KernelClass
 from perfdoc.analyzers.kernels.parts import NamedTime
@@ -97,6 +98,24 @@ def test_a_dimension_that_communicates_has_several_ranks() -> None:
     assert found_in(experts) == {}, "experts alone are split"
     ring = capture_of(dimension="cp", groups=(CallGroup(communicator=5, size=2),), cp=4)
     assert found_in(ring) == {}, "a part of a hierarchical group"
+
+
+@pytest.mark.parametrize(
+    ("operation", "pp", "captured"), [("send", 2, None), ("send", 1, "above 1"), ("all_reduce", 2, "8")]
+)
+def test_messages_over_the_group_of_all_ranks_have_no_size(
+    operation: str, pp: int, captured: str | None
+) -> None:
+    """megatron-core sends one direction of two stages over the default group, of eight ranks."""
+    capture = capture_of(groups=(CallGroup(description="default_pg", size=8),), pp=pp)
+    (rank,) = capture.ranks
+    of_pp = np.full_like(rank.calls.dimension, DIMENSIONS.index("pp"))
+    calls = replace(rank.calls, operations=(operation,), operation=0 * of_pp, dimension=of_pp)
+    capture = replace(capture, ranks=[replace(rank, calls=calls)])
+    assert found_in(capture) == ({} if captured is None else {"pp": (str(pp), captured)})
+    by_size = replace(calls, groups=(CallGroup(communicator=5, size=8),))
+    facts = replace(capture.facts, world_size=8)
+    assert found_in(replace(capture, ranks=[replace(rank, calls=by_size)], facts=facts)) == found_in(capture)
 
 
 def test_ranks() -> None:

@@ -97,6 +97,11 @@ def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
         found = result("PD303", _without_rank(case, rank))
         assert (found.state, found.reason) == ("fires", LAST_IN)
         assert (gain_of(found).method, gain_of(found).mid_ms) == (method, mid)
+    on_cpus = [replace(c, ranks=[replace(r, on_host=True) for r in c.ranks]) for c in case.captures]
+    for where, captures in (("GPU", case.captures), ("CPU", on_cpus)):
+        found = result("PD303", _without_rank(replace(case, captures=captures), 2))
+        assert (f"the {where} of" in found.action, f"slow {where}" in found.remedy) == (True, True)
+        assert ("pidstat" in found.remedy) == (where == "CPU")
     # Late for another cause, which computing as fast as the others does not take away.
     (straggler, *_) = case.job.skew.stragglers
     skew = replace(case.job.skew, stragglers=[replace(straggler, cause="other")])

@@ -19,6 +19,7 @@ from perfdoc.analyzers.kernel_class.number_format import FP8_FRAC, captured_form
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.pipeline.layout import counted_passes
+from perfdoc.analyzers.pipeline.operations import MESSAGES
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.profiling.gpus import gpu_family, gpu_model
@@ -28,7 +29,7 @@ from perfdoc.results.figures import per_cent
 from perfdoc.results.quality import Contradiction
 from perfdoc.rules.facts.hardware import gpu_of
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.table import unique
+from perfdoc.traces.table import among, unique
 
 _DESCRIBED: Mapping[str, str] = MappingProxyType(
     {
@@ -184,12 +185,16 @@ def _degrees(degrees: Sequence[Degree], facts: JobFacts) -> Iterator[Contradicti
 
 def _communicated(ranks: Sequence[RankMeasurement], facts: JobFacts) -> Iterator[Contradiction]:
     """Communication whose ranges or groups name its dimension, in a dimension that has one rank, or in groups
-    of a size that the dimension has not. (By structure alone nothing is attributed against the layout.)"""
+    of a size that the dimension has not. (By structure alone nothing is attributed against the layout.)
+    Messages over the group of all ranks, as megatron-core's of two stages in one direction, have no size."""
     seen: dict[str, set[int]] = defaultdict(set)
     for rank in ranks:
         calls = rank.calls
         sizes = np.array([g.size or len(g.ranks) for g in calls.groups] + [0], np.int64)
-        of_call = sizes[calls.group]
+        whole = np.array([g.description == "default_pg" for g in calls.groups] + [False])
+        whole |= sizes == (facts.world_size or 0)
+        message = among(calls.operation, [i for i, of in enumerate(calls.operations) if of in MESSAGES])
+        of_call = np.where(message & whole[calls.group], 0, sizes[calls.group])
         for index in unique(calls.dimension[calls.in_window]).tolist():
             mine = calls.in_window & (calls.dimension == index)
             seen[DIMENSIONS[index]].update(unique(of_call[mine]).tolist())
