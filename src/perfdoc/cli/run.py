@@ -94,7 +94,7 @@ def run(
         say(shlex.join(planned.command))
         if sys.stderr.isatty():  # until the first step, whose line takes its place
             sys.stderr.write("the ranks load PyTorch and megatron-core\r")
-        ended = execute(planned, say, debug=debug)
+        ended = execute(planned, say)
     if ended.code:
         raise typer.Exit(ended.code)
     assert planned.run is not None

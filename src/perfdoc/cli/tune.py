@@ -112,7 +112,7 @@ def tune(
         if verify is not None and output is not None:
             from perfdoc.tune.verification import asked
 
-            measuring = asked(paths, output, verify, command, pattern, rounds, steps, force, debug)
+            measuring = asked(paths, output, verify, command, pattern, rounds, steps, force)
         from perfdoc.tune.run import tune as search
 
         with bar("reading"):

@@ -97,7 +97,6 @@ def verify(
                     output=output or Path("verify") / f"{'-'.join(codes[:4])}-{datetime.now():%Y%m%d-%H%M%S}",
                     note=note,
                     force=force,
-                    debug=debug,
                 )
             )
             changed = "; ".join(f"{s.knob}: {s.before} → {s.after}" for s in ready.arms.settings)

@@ -149,7 +149,7 @@ class Outcome:
     failure: Failure | None
 
 
-def train(command: Sequence[str], *, debug: bool = False) -> Outcome:
+def train(command: Sequence[str]) -> Outcome:
     """Run the launcher's line to its end. Raises OSError where it cannot be started."""
     launch = LaunchFolder.make()
     launch.live_as("run")
@@ -157,7 +157,7 @@ def train(command: Sequence[str], *, debug: bool = False) -> Outcome:
         environment = dict(os.environ)
         launch.name_in(environment)
         name_command(environment, ["perfdoc", *sys.argv[1:]])
-        if debug:
+        if "--debug" in sys.argv:
             environment["PERFDOC_DEBUG"] = "1"
         code, stops = wait_for(command, environment)
         if code < 0:
@@ -186,7 +186,7 @@ class Ended:
     """Whether this machine is to analyse the run."""
 
 
-def execute(planned: Plan, say: Say, *, debug: bool = False) -> Ended:
+def execute(planned: Plan, say: Say) -> Ended:
     """Train, then collect and tell.
 
     Raises UserError where the training could not be started, or went well and nothing was captured.
@@ -194,7 +194,7 @@ def execute(planned: Plan, say: Say, *, debug: bool = False) -> Ended:
     run = planned.run
     assert run is not None
     try:
-        outcome = train(planned.command, debug=debug)
+        outcome = train(planned.command)
     except OSError as error:
         program = error.filename or planned.command[0]
         raise UserError(f"{program}: cannot be run: {error.strerror}.") from error

@@ -217,7 +217,6 @@ class TrainerRuns:
 
     manifest: Manifest
     steps: int
-    debug: bool = False
     words: str = "perfdoc run"
 
     def run(self, row: Row, path: Path) -> float:
@@ -227,7 +226,7 @@ class TrainerRuns:
             arms = arms_of(self.manifest, changes or _SAME, steps=self.steps)
             config = path.with_name(f"{path.name}.yaml")
             config.write_text(arms.after if changes else arms.before, encoding="utf-8")
-            return run_once(config, path, arms.world_size, debug=self.debug).steps.median_ms
+            return run_once(config, path, arms.world_size).steps.median_ms
         except UserError as error:
             raise FailedRunError(str(error).rstrip(".")) from error
 
@@ -236,12 +235,12 @@ _SAME: dict[str, Value] = {"log_interval": 1_000_000}
 """A change that arms_of accepts, where only the unchanged side is wanted."""
 
 
-def trainer_runs(path: Path, steps: int, *, debug: bool) -> TrainerRuns:
+def trainer_runs(path: Path, steps: int) -> TrainerRuns:
     """Of a run directory. Raises UserError where it is none."""
     if not MIN_STEPS <= steps <= MAX_STEPS:
         raise UserError(f"--steps {steps}: give {MIN_STEPS} to {MAX_STEPS}.")
     try:
-        return TrainerRuns(manifest=run_manifest(path), steps=steps, debug=debug)
+        return TrainerRuns(manifest=run_manifest(path), steps=steps)
     except TraceError as error:
         raise UserError(
             f"--verify: {path} is no run directory of perfdoc run, which could be run again. Give your own "
@@ -282,7 +281,6 @@ def asked(
     rounds: int,
     steps: int,
     force: bool,
-    debug: bool,
 ) -> Verification:
     """Raises UserError where nothing can be run so."""
     runner: TrainerRuns | OwnCommand
@@ -293,5 +291,5 @@ def asked(
     elif len(paths) != 1:
         raise UserError("--verify: give one run directory of perfdoc run, or --command.")
     else:
-        runner, how = trainer_runs(Path(paths[0]), steps, debug=debug), f"{steps} steps"
+        runner, how = trainer_runs(Path(paths[0]), steps), f"{steps} steps"
     return Verification(runner=runner, folder=folder, best=best, rounds=rounds, how=how, force=force)

@@ -56,7 +56,7 @@ class StoppedError(Exception):
 
 
 def rounds(
-    configurations: Mapping[Arm, Path], *, repeats: int, folder: Path, world_size: int, debug: bool = False
+    configurations: Mapping[Arm, Path], *, repeats: int, folder: Path, world_size: int
 ) -> Iterator[tuple[RunTimes, Manifest]]:
     """Before, after, after, before, before, …: pairs whose order changes, so that drift falls out.
 
@@ -66,7 +66,7 @@ def rounds(
         arms: tuple[Arm, Arm] = ("before", "after") if pair % 2 == 0 else ("after", "before")
         for place, arm in enumerate(arms):
             name = f"{2 * pair + place + 1:02}-{arm}"
-            yield _run(configurations[arm], folder / name, arm, pair, world_size, debug=debug)
+            yield _run(configurations[arm], folder / name, arm, pair, world_size)
 
 
 def startable(arms: Arms) -> None:
@@ -139,7 +139,7 @@ class Ended:
     others_cpu_frac: float | None
 
 
-def run_once(config: Path, folder: Path, world_size: int, *, debug: bool = False) -> Ended:
+def run_once(config: Path, folder: Path, world_size: int) -> Ended:
     """Train without a profiler, into a folder that is not there yet.
 
     Raises StoppedError at a stop, UserError where the run fails.
@@ -147,7 +147,7 @@ def run_once(config: Path, folder: Path, world_size: int, *, debug: bool = False
     try:
         planned = _planned(config, folder, world_size)
         began = cpu_times()
-        outcome = train(planned.command, debug=debug)
+        outcome = train(planned.command)
     except ValueError as error:
         raise UserError(f"the run {folder.name}: {error}") from error
     except OSError as error:
@@ -161,10 +161,8 @@ def run_once(config: Path, folder: Path, world_size: int, *, debug: bool = False
     return Ended(steps=steady_times(folder), manifest=run_manifest(folder), others_cpu_frac=others)
 
 
-def _run(
-    config: Path, folder: Path, arm: Arm, pair: int, world_size: int, *, debug: bool
-) -> tuple[RunTimes, Manifest]:
-    ended = run_once(config, folder, world_size, debug=debug)
+def _run(config: Path, folder: Path, arm: Arm, pair: int, world_size: int) -> tuple[RunTimes, Manifest]:
+    ended = run_once(config, folder, world_size)
     steps = ended.steps
     times = RunTimes(
         arm=arm,
@@ -215,7 +213,6 @@ class Wanted:
     output: Path
     note: str
     force: bool
-    debug: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,11 +274,7 @@ def measured(ready: Prepared, say: Callable[[str], None]) -> Record:
     stopped = False
     try:
         for times, manifest in rounds(
-            configurations,
-            repeats=wanted.repeats,
-            folder=folder / "runs",
-            world_size=ready.arms.world_size,
-            debug=wanted.debug,
+            configurations, repeats=wanted.repeats, folder=folder / "runs", world_size=ready.arms.world_size
         ):
             if not facts:
                 facts = of_the_machine(facts_of(manifest))
