@@ -103,3 +103,15 @@ def kept(mask: Bool, *columns: NDArray[Any]) -> tuple[NDArray[Any], ...]:
         return columns
     rows = np.flatnonzero(mask)
     return tuple(column.take(rows) for column in columns)
+
+
+def sum_by(index: np.ndarray, value: np.ndarray, length: int) -> np.ndarray:
+    """Exact integer sums of values by index.
+
+    bincount adds in float64, exact only below 2^53; high and low halves each stay far below that.
+    """
+    if len(value) and value.min() >= 0 and int(value.max()) * len(value) < 2**53:
+        return np.bincount(index, weights=value, minlength=length).astype(np.int64)
+    low = np.bincount(index, weights=(value & 0xFFFFFFFF).astype(np.float64), minlength=length)
+    high = np.bincount(index, weights=(value >> 32).astype(np.float64), minlength=length)
+    return np.asarray((high.astype(np.int64) << 32) + low.astype(np.int64))

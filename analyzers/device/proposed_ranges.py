@@ -11,8 +11,8 @@ from itertools import pairwise
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
+from perfdoc.analyzers.base.rows import sum_by
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.capture_parts import RangeProposal

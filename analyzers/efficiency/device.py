@@ -11,6 +11,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.ceilings import ceilings_of
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.rows import sum_by
 from perfdoc.analyzers.contention.cost import Excess
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.efficiency.bounds import KernelBounds, bounds_of, fused, fusible_ns, is_fusible
@@ -29,7 +30,6 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernels.attributed import AttributedKernels
 from perfdoc.analyzers.kernels.part_names import PARTS as MODEL_PARTS
 from perfdoc.analyzers.kernels.part_names import Phase
-from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.analyzers.work.kernels import kernel_work
 from perfdoc.analyzers.work.operator_work import NONE, KernelWork
 from perfdoc.results.ceilings import Ceilings

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, owners_by_last_end, union
+from perfdoc.analyzers.base.rows import sum_by
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.efficiency.roofline import Roofline
-from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.analyzers.tables.device import samples_of
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass

@@ -9,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.base.rows import known_total, row_keys
+from perfdoc.analyzers.base.rows import known_total, row_keys, sum_by
 from perfdoc.analyzers.efficiency.roofline import Roofline
-from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.analyzers.work.operator_work import DTYPES, MODEL, SOURCES, KernelWork
 from perfdoc.records import dataclass
 from perfdoc.results.efficiency import CAUSES, ClassEfficiency, KernelEfficiency, Loss, OperatorEfficiency

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.base.rows import kept
+from perfdoc.analyzers.base.rows import kept, sum_by
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.device.view import ON_HOST, DeviceView, launches_missing
@@ -17,7 +17,6 @@ from perfdoc.analyzers.host.calls import host_calls, is_graph_launch
 from perfdoc.analyzers.host.idle import HostIdle, by_thread, host_idle
 from perfdoc.analyzers.host.split import split_host_idle
 from perfdoc.analyzers.host.steps import HostSteps, data_pauses, gc_pauses, host_steps
-from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.results.host import (
     AllocCalls,
     DataPauses,

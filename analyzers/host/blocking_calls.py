@@ -15,11 +15,11 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.rows import sum_by
 from perfdoc.analyzers.device.launches import innermost
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, plain_name, step_at
 from perfdoc.analyzers.host.idle import HostIdle, ThreadIdle, by_thread
-from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.patterns import pattern_of
 from perfdoc.results.host import AllocCalls, CallGroup, SyncCalls
 from perfdoc.results.quality import MEASURED

@@ -12,13 +12,12 @@ from functools import cache
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
-from perfdoc.analyzers.base.rows import row_keys
+from perfdoc.analyzers.base.rows import row_keys, sum_by
 from perfdoc.analyzers.device.offload import pauses_with_sent
 from perfdoc.analyzers.device.stalls import ThreadTimes, WaitKind, thread_times
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, is_graph_launch, plain_name
 from perfdoc.analyzers.host.idle import BLOCKING, HostIdle, ThreadIdle
-from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.records import dataclass
 from perfdoc.results.host import CallIdle, HostSplit, ThreadWait
 from perfdoc.results.quality import MEASURED

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.rows import sum_by
 from perfdoc.analyzers.device.proposed_ranges import group_of
 from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.kernels.nesting import nest
-from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.records import dataclass
 from perfdoc.results.figures import brief, plural
 from perfdoc.results.names import shorten

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum, union
-from perfdoc.analyzers.base.rows import kept, picked, said_by_names
+from perfdoc.analyzers.base.rows import kept, picked, said_by_names, sum_by
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass, KernelKinds
@@ -65,18 +65,6 @@ def kernel_times(
         )
         for i in np.flatnonzero(count).tolist()
     ]
-
-
-def sum_by(index: np.ndarray, value: np.ndarray, length: int) -> np.ndarray:
-    """Exact integer sums of values by index.
-
-    bincount adds in float64, exact only below 2^53; high and low halves each stay far below that.
-    """
-    if len(value) and value.min() >= 0 and int(value.max()) * len(value) < 2**53:
-        return np.bincount(index, weights=value, minlength=length).astype(np.int64)
-    low = np.bincount(index, weights=(value & 0xFFFFFFFF).astype(np.float64), minlength=length)
-    high = np.bincount(index, weights=(value >> 32).astype(np.float64), minlength=length)
-    return np.asarray((high.astype(np.int64) << 32) + low.astype(np.int64))
 
 
 def kernels_only(trace: Trace, activity: Activity, window_ns: tuple[int, int] | None = None) -> KernelsOnly:

@@ -14,11 +14,10 @@ from dataclasses import field
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, owners_by_last_end, union
-from perfdoc.analyzers.base.rows import kept
+from perfdoc.analyzers.base.rows import kept, sum_by
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity, Communication
 from perfdoc.analyzers.device.idle import Gaps, IdleInputs, find_gaps, idle_by_cause
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.records import dataclass
 from perfdoc.results.quality import MEASURED, Measured
 from perfdoc.results.ranks import ExposedComm, Idle, Ledger

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from perfdoc.analyzers.kernels.parts import sum_by
+from perfdoc.analyzers.base.rows import sum_by
 from perfdoc.analyzers.memory.categories import CATEGORIES, StackUses, Use, use_of_range
 from perfdoc.analyzers.memory.lifetimes import BEFORE, DeviceHistory, Lifetimes
 from perfdoc.analyzers.memory.places import (

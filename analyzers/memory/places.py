@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from perfdoc.analyzers.kernels.parts import sum_by
+from perfdoc.analyzers.base.rows import sum_by
 from perfdoc.analyzers.memory.lifetimes import BEFORE, DeviceHistory, Lifetimes
 from perfdoc.records import dataclass
 from perfdoc.results.memory import MemoryGrowth, MemorySite

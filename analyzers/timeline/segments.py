@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals
-from perfdoc.analyzers.kernels.parts import sum_by
+from perfdoc.analyzers.base.rows import sum_by
 from perfdoc.records import dataclass
 from perfdoc.traces.table import I8, I32, Table
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from perfdoc.profiling.launch_folder import LaunchFolder, kill, words_of
 from perfdoc.profiling.nsys.command import BEGUN, LOCAL_RANK
-from perfdoc.profiling.own.process import local_rank
+from perfdoc.profiling.process import local_rank
 
 POLL_S = 0.5
 RANK_VARIABLE = "PERFDOC_RANK"

@@ -16,7 +16,7 @@ from perfdoc.profiling.logs import Began
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.profiling.model_config.hugging_face import MissingError, is_hugging_face
 from perfdoc.profiling.model_config.megatron import shape_fields
-from perfdoc.profiling.own.process import own_device, own_rank
+from perfdoc.profiling.process import own_device, own_rank
 
 MAX_FACTS = 300
 _DIMENSIONS = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context"}

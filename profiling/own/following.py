@@ -19,7 +19,7 @@ from perfdoc.profiling.errors import TraceError, one_line
 from perfdoc.profiling.nsys.command import is_attached
 from perfdoc.profiling.own import active
 from perfdoc.profiling.own.hooks import mark_data_loading, unmark_data_loading
-from perfdoc.profiling.own.process import own_device, own_rank
+from perfdoc.profiling.process import own_device, own_rank
 from perfdoc.profiling.vocabulary import STEP, numbered
 
 TYPE_CHECKING = False

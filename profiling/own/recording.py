@@ -25,9 +25,9 @@ from perfdoc.profiling.own import active
 from perfdoc.profiling.own.began import began, megatron_arguments, megatron_tokens, tokens_of
 from perfdoc.profiling.own.hooks import Hooks, mark_data_loading, unmark_data_loading
 from perfdoc.profiling.own.phases import Parts, Phases
-from perfdoc.profiling.own.process import own_device, own_rank
 from perfdoc.profiling.own.sinks import chosen
 from perfdoc.profiling.own.telemetry import Telemetry
+from perfdoc.profiling.process import own_device, own_rank
 from perfdoc.profiling.run_directory import ENDED, RunDirectory
 from perfdoc.profiling.step_log import StepLog
 

@@ -22,8 +22,8 @@ import msgspec
 from perfdoc.profiling.ledgers import Ledgers
 from perfdoc.profiling.logs import Began, StepRecord, job_tokens
 from perfdoc.profiling.nsys.command import is_attached
-from perfdoc.profiling.own.process import own_rank
 from perfdoc.profiling.own.sinks import Said, Sink, begun, harmless, opened
+from perfdoc.profiling.process import own_rank
 
 EVERY = 10
 """Steps that one point is the mean of, where the training loop does not say how often it logs."""

@@ -10,7 +10,7 @@ from perfdoc.profiling import ranges
 from perfdoc.profiling.errors import TraceError, one_line
 from perfdoc.profiling.own.asked_window import window_of_steps
 from perfdoc.profiling.own.following import attached, warn
-from perfdoc.profiling.own.process import own_rank
+from perfdoc.profiling.process import own_rank
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.whole_file import whole_file
 from perfdoc.profiling.window import known_arguments, sync_events

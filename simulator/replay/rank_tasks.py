@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoc.analyzers.base.rows import kept
+from perfdoc.analyzers.base.rows import kept, sum_by
 from perfdoc.analyzers.communication.blocking import awaited_pairs
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, host_calls
-from perfdoc.analyzers.kernels.parts import sum_by
 from perfdoc.records import dataclass
 from perfdoc.simulator.engine.graph import I8, I64, NONE, EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.replay.host_tasks import HostTasks, host_tasks

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdoc.analyzers.base.rows import sum_by
 from perfdoc.analyzers.communication.dimensions import _agreed
 from perfdoc.analyzers.communication.table import MAX_GROUPS, communication_table
 from perfdoc.analyzers.device.launches import group_sizes
 from perfdoc.analyzers.kernel_class.classify import KernelClass, classify_kernels
-from perfdoc.analyzers.kernels.parts import kernel_times, kernels_only, sum_by
+from perfdoc.analyzers.kernels.parts import kernel_times, kernels_only
 from perfdoc.results.ranks import Communication
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of

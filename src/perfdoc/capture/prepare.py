@@ -16,7 +16,7 @@ from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.nsys.collect import LOGS, unfinished_folder
 from perfdoc.profiling.nsys.command import Nsys, find_nsys, nsys_command, nsys_per_rank, nvtx_trouble
 from perfdoc.profiling.own.asked_window import AskedWindow, window_of_steps
-from perfdoc.profiling.own.process import local_rank, started_rank
+from perfdoc.profiling.process import local_rank, started_rank
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.records import dataclass
 from perfdoc.results.figures import plural, size

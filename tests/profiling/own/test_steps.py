@@ -13,8 +13,8 @@ from perfdoc import PROFILING_PLACES as PLACES
 from perfdoc.profiling import ranges
 from perfdoc.profiling.distributed import collectives
 from perfdoc.profiling.own import following
-from perfdoc.profiling.own.process import started_rank
 from perfdoc.profiling.own.steps import loading, marked, step, steps, vocabulary_name
+from perfdoc.profiling.process import started_rank
 from tests.profiling.own.traces import counted, names_in
 
 WEIGHT_LIMIT = 150
