@@ -47,6 +47,7 @@ _KINDS: tuple[tuple[WaitKind, str], ...] = (
         "write",
         r"send(to|msg|mmsg|file|file64)?|rename(at2?)?|unlink(at)?|mkdir|p?writev(64)?|copy_file_range",
     ),
+    ("write", r"P?MPI_\w+"),
     ("io", r"p?read(v|64|v2)?|f?read|fgets|fgetc|getc|getline|recv(from|msg|mmsg)?|accept4?|connect"),
     ("io", r"p?poll|p?select|epoll_p?wait\d?|open(64|at|at64)?|fopen(64)?|close|l?stat(64)?|io_\w+|ioctl"),
     ("io", r"mmap(64)?|munmap|readdir(64)?|opendir|getdents\w*|inotify\w*|splice|msgrcv|mq_\w+"),

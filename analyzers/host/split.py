@@ -98,7 +98,7 @@ def python_split(
 ) -> PythonSplit:
     """Divide what of a device's idle.host lies in no CUDA call."""
     between = view.idle_inputs.stalls.pauses if view.window.steps > 1 else None
-    traced = view.trace.capabilities["thread_states"].available
+    traced = view.trace.capabilities["thread_states"].available or len(view.trace.os_calls) > 0  # MPI alone
 
     @cache
     def times_of(thread: int) -> ThreadTimes:

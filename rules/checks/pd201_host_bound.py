@@ -51,10 +51,13 @@ from perfdoc.rules.facts.graphs import (
 from perfdoc.rules.facts.loading import (
     AHEAD,
     FASTER,
+    NO_HELP,
+    OSRT,
     awaiting_ns,
     awaits_batch,
     awaits_requests,
     by_hand,
+    find_wait,
     loads_ahead,
     longest_ns,
     mostly_in,
@@ -65,8 +68,6 @@ from perfdoc.rules.facts.loading import (
 from perfdoc.rules.facts.memory_need import cp_of, tp_of
 from perfdoc.rules.facts.smaller_mapping import fsdp_instead, halved, splits_too_far
 
-_NO_HELP = " Fewer launches do not help."
-_OSRT = "nsys --trace=osrt,python-gil names the wait. "
 META = Meta(
     title="Device waits for its host",
     action="Cut launch overhead",
@@ -86,7 +87,7 @@ META = Meta(
         "fsdp_host_bound",
         "scale_jitter",
     ),
-    assumes=(Assumes(of=NVIDIA, words=_OSRT),),
+    assumes=(Assumes(of=NVIDIA, words=OSRT),),
     for_servers=True,
 )
 
@@ -107,23 +108,18 @@ _PLAIN = "Launch fewer and larger kernels: fuse them, or replay what repeats as 
 _SHOWN = 3
 _WAITS = "the launching thread waits for something other than the device, off the CPU"
 _BETWEEN = "the host works between steps for long without a CUDA call"
-_FIND_WAIT = (
-    "Find what the thread waits for: a batch, a lock that another thread holds (Python's included), a file, "
-    f"the network, or a free core.{_NO_HELP} {_OSRT}A range around the call that fetches a "
-    "batch (or --data-range) tells whether it is data."
-)
 _FIND = "Find what the host waits for"
 _PAUSES = "the host launches nothing for long inside steps"
 _FIND_PAUSE = (
     "Find what the host does or waits for there: garbage collection (gc.freeze() before the loop, or "
     "gc.disable(), makes it rare), another rank, a lock, a file, Python beside the model."
-    f"{_NO_HELP} {_OSRT}Python stacks show it."
+    f"{NO_HELP} {OSRT}Python stacks show it."
 )
 _IN_RANGE = "See what {} does: the longest such time lies in it. "
 _ON_CPU = "Run {} on the GPU, or ahead of the step: the longest such time goes to it, on the CPU. "
 _FIND_WORK = (
     "Find what Python does there: loading in the training process, logging, metrics, a checkpoint."
-    f"{_NO_HELP} Put ranges around these calls, or name the one that fetches a batch with "
+    f"{NO_HELP} Put ranges around these calls, or name the one that fetches a batch with "
     "--data-range."
 )
 _FIND_SERVING = (
@@ -146,7 +142,7 @@ _ALLOCATE = {
 _FIND_OFFLOADED = (
     "What steps copy to the host comes back behind these pauses: if their optimizer runs there (offload), it "
     "is what the GPU waits for. Keep it on the GPU where memory allows, shard its states over more ranks, or "
-    f"give it all cores.{_NO_HELP} If none runs there, ranges show what does."
+    f"give it all cores.{NO_HELP} If none runs there, ranges show what does."
 )
 
 
@@ -173,7 +169,7 @@ def evaluate(case: Case) -> Verdict:
         if launching < MIN_HOST_FRAC:
             return found
         beside = f"Beside it, launching, {per_cent(launching)} of the window: {within(_remedy(case))}"
-        return replace(found, time=("idle.pauses",), remedy=f"{found.remedy.replace(_NO_HELP, '')} {beside}")
+        return replace(found, time=("idle.pauses",), remedy=f"{found.remedy.replace(NO_HELP, '')} {beside}")
     limit = ceiling(case, launched_late_ns, "all idle time that launching causes", anywhere=True)
     limit, gain = if_as_slow(case, limit), predicted(case, "without_launches")
     gain = gain and bounded(gain, limit)
@@ -229,7 +225,8 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
         action="Capture the engine under load" if unasked else _FIND,
         reason=_UNASKED if unasked else _WAITS if waits else _PAUSES if pauses else _BETWEEN,
         evidence=[*longest, *evidence, *_waits(case)],
-        remedy=there + (_FIND_WAIT if waits else _find_work(case, _FIND_PAUSE if pauses else _FIND_WORK)),
+        remedy=there
+        + (find_wait(case) if waits else _find_work(case, _FIND_PAUSE if pauses else _FIND_WORK)),
         gain=None if late or unasked else _of_waits(case, _beside_late(case, saved)),
         time=("idle.waits",),
         worst=worst_of_time(case, ("idle.host",)),
@@ -279,7 +276,7 @@ def _awaiting_batch(case: Case, evidence: list[Evidence], why: str) -> Verdict:
 def _beside_launching(case: Case) -> Iterator[str]:
     """What to do about the rest, where that is worth it."""
     pause = _find_work(case, _FIND_PAUSE)
-    known = ((waiting_ns, _FIND_WAIT), (between_steps_ns, _find_work(case)), (pausing_ns, pause))
+    known = ((waiting_ns, find_wait(case)), (between_steps_ns, _find_work(case)), (pausing_ns, pause))
     for of, words in known:
         if (part := case.share(of) or 0.0) >= MIN_HOST_FRAC:
             yield f"Beside launching, {per_cent(part)} of the window: {within(words)}"

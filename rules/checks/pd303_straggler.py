@@ -27,7 +27,7 @@ from perfdoc.rules.facts.late_work import (
     longer_times,
     work_words,
 )
-from perfdoc.rules.facts.loading import paused_in
+from perfdoc.rules.facts.loading import awaited_call, paused_in
 from perfdoc.rules.facts.pauses import Pausing, in_pauses, most_waited
 from perfdoc.simulator.replay.proposals import change_title
 
@@ -175,6 +175,8 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         ("the step without it", step),
     ]
     how = _cure(case, cause)
+    if cause.kind == "late_host":
+        how = _awaited(case, [*cause.captures, *(f"rank {number}" for number in cause.ranks)]) + how
     gain = (cause.kind == "slow_rank" and as_spread(case, who(cause), how, gain)) or gain
     part = {"slow_rank": computing_part(how), "late_host": "host process", "slow_link": "link"}.get(
         cause.kind
@@ -197,6 +199,13 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         blames=waits_for(case, cause) if _leads(case, cause, gain) else "",
         cause=cause,
     )
+
+
+def _awaited(case: Case, names: Sequence[str]) -> str:
+    """The call that these hosts mostly wait in, as far as the captures show it."""
+    late = [rank for rank, label in zip(case.ranks, case.job.labels, strict=True) if label in names]
+    call = awaited_call(case, late) if late else ""
+    return f"See why {'it' if len(late) == 1 else 'each'} waits in {call}. " if call else ""
 
 
 def _cure(case: Case, cause: WhatIfCause) -> str:
@@ -245,7 +254,7 @@ def _where_to_look(case: Case, named: Sequence[Straggler]) -> Iterator[str]:
         if cause == "other":
             does = "computes no longer than the others and does not wait for them"
         each = "it" if len(names) == 1 else "each"
-        check = _CHECK.get(cause) or LOOK_AT_HOST
+        check = _CHECK.get(cause) or _awaited(case, names) + LOOK_AT_HOST
         if any(may_be_data(s) for s in named if s.cause == cause):
             check = "Capture more steps: in these uneven data may do as much"
         elif cause == "compute":

@@ -1,10 +1,11 @@
 """How batches are loaded: by worker processes or not, and what to do where these do not keep up."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from perfdoc.analyzers.base.spot import Spot
+from perfdoc.analyzers.device.stalls import wait_kind
 from perfdoc.patterns import pattern_of
 from perfdoc.results.figures import per_cent
 from perfdoc.results.names import shorten
@@ -53,7 +54,7 @@ def awaits_batch(case: Case) -> str:
     follows, or the calls are those of a queue."""
     if mostly_in(
         case, lambda name: bool(pattern_of(_NO_BATCH).search(name)) and not pattern_of(_BATCH).search(name)
-    ):
+    ) or through_mpi(case, "write"):
         return ""
     copied = _copies_follow(case)
     copies = any(rank.host.idle_split.before_copies_ns is not None for rank in case.ranks)
@@ -151,7 +152,8 @@ _IN_TURN = 0.1
 def offloads(case: Case) -> bool:
     """Whether most pauses of the host are where it may work on what steps sent it."""
     silent = sum(awaiting_ns(rank) + between_steps_ns(rank) for rank in case.ranks)
-    return sum(rank.host.idle_split.offloaded_ns or 0 for rank in case.ranks) >= _MOST * silent > 0
+    sent = sum(rank.host.idle_split.offloaded_ns or 0 for rank in case.ranks)
+    return sent >= _MOST * silent > 0 and not through_mpi(case, "write")
 
 
 _NO_BATCH = (
@@ -193,12 +195,54 @@ def pause_words(case: Case) -> str:
     often = {next((i.spot.often for i in r.instances if i.spot.key == "idle.host"), "") for r in case.ranks}
     where = paused_in(case)
     if not (where and mostly_in(case, lambda name: name == where)):
-        waits = Counter[str]()
-        for wait in (wait for rank in case.ranks for wait in rank.host.idle_split.waits):
-            waits[shorten(wait.call or "", 64)] += wait.idle_ns
-        where, ns = waits.most_common(1)[0] if waits else ("", 0)
-        where = where if ns >= _MOST * sum(map(awaiting_ns, case.ranks)) else ""
+        where = awaited_call(case)
     return f"{often.pop() if len(often) == 1 else ''}{f', in {where}' if where else ''}"
+
+
+def awaited_call(case: Case, ranks: Sequence[RankMeasurement] = ()) -> str:
+    """The call of the C library or of MPI that hosts of these ranks, or of all, mostly wait in; empty where
+    none is most of it."""
+    waits = Counter[str]()
+    for wait in (wait for rank in ranks or case.ranks for wait in rank.host.idle_split.waits):
+        waits[shorten(wait.call or "", 64)] += wait.idle_ns
+    where, ns = waits.most_common(1)[0] if waits else ("", 0)
+    return where if ns >= _MOST * sum(map(awaiting_ns, ranks or case.ranks)) else ""
+
+
+def through_mpi(case: Case, kind: str = "MPI_") -> bool:
+    """Whether hosts mostly wait in calls of MPI: what they copy to and fro is what they exchange. kind: or in
+    all that write or send, in which nobody waits for a batch, or computes."""
+    waits = [wait for rank in case.ranks for wait in rank.host.idle_split.waits]
+    inside = sum(wait.idle_ns for wait in waits if kind in (wait.kind, (wait.call or "")[:4]))
+    return inside >= _MOST * sum(map(awaiting_ns, case.ranks)) > 0
+
+
+NO_HELP = " Fewer launches do not help."
+OSRT = "nsys --trace=osrt,python-gil names the wait. "
+BY_MPI = (
+    "The host exchanges through MPI there: let NCCL do it between the GPUs (Horovod: built with "
+    "HOROVOD_GPU_OPERATIONS=NCCL), or give MPI that is CUDA-aware the GPUs' memory."
+)
+_FIND_WAIT = (
+    "Find what the thread waits for{}: a batch, a lock that another thread holds (Python's included), a "
+    f"file, the network, or a free core.{NO_HELP}"
+)
+_FIND_WRITE = (
+    "Find what it writes or sends in {}: a checkpoint or a log can go to another thread, or be rarer."
+    + NO_HELP
+)
+_A_RANGE = "A range around the call that fetches a batch (or --data-range) tells whether it is data."
+
+
+def find_wait(case: Case) -> str:
+    """What the capture names is not asked for."""
+    if through_mpi(case):
+        return BY_MPI + NO_HELP
+    if call := awaited_call(case):
+        if wait_kind(call) == "write":
+            return _FIND_WRITE.format(call)
+        return f"{_FIND_WAIT.format(f' in {call}')} {_A_RANGE}"
+    return f"{_FIND_WAIT.format('')} {OSRT}{_A_RANGE}"
 
 
 def _copies_follow(case: Case) -> str:

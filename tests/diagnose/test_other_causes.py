@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.measuring import analysed
 from perfdoc.reports.outlook import next_thing
+from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.device import DeviceBuilder
 from tests.captures.nsys_sqlite import write_nsys_sqlite
@@ -151,6 +153,35 @@ def test_a_wait_before_an_allocation_is_not_the_cause(tmp_path: Path) -> None:
     assert (states["PD208"], states["PD201"]) == ("passes", "fires")
     waits = [p for p in said.analyses.gains.predictions if p.key == "without_waits"]
     assert all("PD201" in p.left_out for p in waits)
+
+
+@pytest.mark.parametrize(("call", "words"), [("MPI_Allreduce", "through MPI"), ("fsync", "in fsync")])
+def test_a_call_that_the_host_waits_in_is_named(call: str, words: str, tmp_path: Path) -> None:
+    """Steps of 3 ms: 1 ms of computing, 32 MiB to the host and 1.3 ms later back, 300 us each; in between the
+    host waits in a call, which is no batch and no optimizer."""
+    builder, thread, device, starts = six_steps()
+    for at in starts:
+        device.kernel(GEMM, at + 10 * US, at + 1_000 * US, launch=(thread, at, at + 5 * US))
+        for kind, begin in (("device_to_host", 1_000), ("host_to_device", 2_600)):
+            call_at = at + (10 if begin == 1_000 else 2_580) * US
+            launch = (thread, call_at, call_at + 5 * US)
+            span = at + begin * US, at + (begin + 300) * US
+            device.copy(kind, 32 << 20, *span, launch=launch, pinned=True)
+        thread.synchronize("stream", at + 20 * US, at + 1_301 * US, device=device, stream=7)
+        thread.os_call(call, at + 1_305 * US, at + 2_575 * US)
+    path = write_nsys_sqlite(builder.build(), tmp_path / "report.sqlite")
+    if call.startswith("MPI"):
+        with sqlite3.connect(path) as db:
+            db.execute("ALTER TABLE OSRT_API RENAME TO MPI_COLLECTIVES_EVENTS")
+            db.execute("ALTER TABLE MPI_COLLECTIVES_EVENTS RENAME COLUMN nameId TO textId")
+        db.close()
+    said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
+    remedies = {rule.code: rule.remedy for rule in said.rules if rule.state == "fires"}
+    assert words in remedies["PD201"]
+    assert "--trace=osrt" not in remedies["PD201"]
+    assert "PD203" not in remedies
+    assert ("MPI" in remedies["PD204"]) is ("offloaded" not in remedies["PD204"]) is call.startswith("MPI")
+    assert read_trace(path).capabilities["thread_states"].available is not call.startswith("MPI")
 
 
 def test_gpus_that_wait_for_each_other_are_not_launched_too_late(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from perfdoc.traces.nsys.ids import Ids
 from perfdoc.traces.nsys.memory import EVENTS, LACKS, read_memory_use
 from perfdoc.traces.nsys.meta import find_secrets, identify_gpus, read_meta, read_warnings, shared_gpus
 from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
-from perfdoc.traces.nsys.sampled import read_metrics, read_scheduling
+from perfdoc.traces.nsys.sampled import OS_CALLS, read_metrics, read_scheduling
 from perfdoc.traces.nsys.source import NsysSource, SqliteSource
 from perfdoc.traces.table import among
 from perfdoc.traces.validate import EPOCH_NS
@@ -200,7 +200,7 @@ def read_nsys(source: NsysSource) -> Trace:
             utc_origin_ns is not None, "no UTC start time in the export", "nsys 2022 or later"
         ),
         "thread_states": _have(
-            len(states) > 0 or len(os_calls) > 0,
+            len(states) > 0 or source.count(OS_CALLS) > 0,
             "whether a thread computed or waited was not traced",
             "nsys profile --cpuctxsw=process-tree --trace=cuda,nvtx,osrt …",
         ),

@@ -137,20 +137,24 @@ def _gpus_of(source: NsysSource, devices: Sequence[Device]) -> list[int]:
 
 SCHEDULING = "SCHED_EVENTS"
 OS_CALLS = "OSRT_API"
+MPI_CALLS = ("MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
 
 
 def read_scheduling(source: NsysSource, ids: Ids) -> tuple[ThreadStates, OsCalls, list[Note]]:
-    """Both tables, as far as they are there. To be called once all other threads are known."""
-    states, calls, notes = ThreadStates.empty(), OsCalls.empty(), []
+    """Both tables, and calls of MPI, in which a host waits alike, as far as they are there. To be called once
+    all other threads are known."""
+    states, calls, notes = ThreadStates.empty(), [], []
     try:
         states = _thread_states(source, ids)
     except TraceError as error:
         notes.append(_unreadable(SCHEDULING, error))
-    try:
-        calls = _os_calls(source, ids)
-    except TraceError as error:
-        notes.append(_unreadable(OS_CALLS, error))
-    return states, calls, notes
+    for table in (OS_CALLS, *MPI_CALLS):
+        try:
+            calls.append(_calls(source, ids, table))
+        except TraceError as error:
+            notes.append(_unreadable(table, error))
+    found = OsCalls.joined(calls)
+    return states, found.take(np.lexsort((found.start_ns, found.thread))), notes
 
 
 def _unreadable(table: str, error: TraceError) -> Note:
@@ -194,16 +198,14 @@ def _thread_states(source: NsysSource, ids: Ids) -> ThreadStates:
     )
 
 
-def _os_calls(source: NsysSource, ids: Ids) -> OsCalls:
-    c = read_ints(source, OS_CALLS, {"start": NO_TIME, "end": NO_TIME, "globalTid": NULL, "nameId": NULL})
+def _calls(source: NsysSource, ids: Ids, table: str) -> OsCalls:
+    named = "nameId" if table == OS_CALLS else "textId"
+    c = read_ints(source, table, {"start": NO_TIME, "end": NO_TIME, "globalTid": NULL, named: NULL})
     kept = times_fit(c["start"], c["end"]) & (c["end"] > c["start"])
     rows: I64 = np.flatnonzero(kept & ids.known_threads(c["globalTid"]))
-    thread = ids.threads_of(c["globalTid"][rows])
-    order = np.lexsort((c["start"][rows], thread))
-    rows = rows[order]
     return OsCalls(
         start_ns=c["start"][rows],
         end_ns=c["end"][rows],
-        thread=thread[order],
-        name=ids.names_of(c["nameId"][rows]),
+        thread=ids.threads_of(c["globalTid"][rows]),
+        name=ids.names_of(c[named][rows]),
     )
