@@ -157,7 +157,7 @@ def group_resolutions(
     between: dict[tuple[int, ...], int | None] = {}
     found: list[int | None] = []
     for at, members in enumerate(g.members for g in matches.groups):
-        if not synchronising[at]:
+        if not synchronising[at] and len(members) <= 2:  # more may leave together whatever it is called
             found.append(None)
             continue
         mine = collectives[at]

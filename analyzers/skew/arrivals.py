@@ -11,7 +11,7 @@ from perfdoc.analyzers.clocks.alignment import ClockAlignment
 from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.records import dataclass
-from perfdoc.traces.table import F64, Bool, among
+from perfdoc.traces.table import F64, Bool, among, distinct
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +64,14 @@ def arrivals(matches: Matches, ranks: Sequence[CollectiveCalls], clocks: ClockAl
     of_row, tied = component[matches.member], cluster[matches.member]
     transfer = _least(own, matches)
     believed = ~among(matches.group, list(clocks.contradicted))
-    ordered = matches.is_synchronising & matches.is_complete
+    one_clock = _least(of_row, matches) == _most(of_row, matches)
+    together = matches.is_synchronising | _leave_together(matches, start, end, one_clock)
+    ordered = together & matches.is_complete
     has_durations = _all(exact, matches) & matches.is_complete
     by_ends = ordered & has_durations & (_least(tied, matches) != _most(tied, matches))
-    together = np.repeat(by_ends, matches.count)
-    end = np.where(together, np.repeat(_most(end, matches), matches.count), end)
-    start = np.where(together, end - own, start)
+    alike = np.repeat(by_ends, matches.count)
+    end = np.where(alike, np.repeat(_most(end, matches), matches.count), end)
+    start = np.where(alike, end - own, start)
     first, last = _least(start, matches), _most(start, matches)
     return Arrivals(
         start_ns=start,
@@ -81,10 +83,21 @@ def arrivals(matches: Matches, ranks: Sequence[CollectiveCalls], clocks: ClockAl
         last_ns=last,
         in_window=_all(in_window, matches) & believed,
         has_durations=has_durations,
-        has_order=ordered & (by_ends | (_least(of_row, matches) == _most(of_row, matches))),
+        has_order=ordered & (by_ends | one_clock),
         by_ends=by_ends,
         step=_least(step, matches),
     )
+
+
+def _leave_together(matches: Matches, start: I64, end: I64, one_clock: Bool) -> Bool:
+    """Whether a collective is of a kind that its group's ranks leave together though they come apart: an
+    exchange of all with all, whatever the name says. Neighbours alone leave a ring or a pipeline so."""
+    came, left = (_most(t, matches) - _least(t, matches) for t in (start, end))
+    apart = one_clock & (matches.count >= _A_CROWD) & (came > _ENDS_NS)
+    kind = matches.group.astype(np.int64) * (len(matches.operations) + 1) + matches.operation
+    seen, of = distinct(kind)
+    several, as_one = (np.bincount(of, w, len(seen)) for w in (apart, apart & (left <= _ENDS_FRAC * came)))
+    return ((several >= _SEEN) & (as_one >= _NEARLY_ALL * several))[of]
 
 
 def _least(values: I64, matches: Matches) -> I64:
@@ -104,6 +117,9 @@ def _all(values: Bool, matches: Matches) -> Bool:
 
 _ENDS_NS = 100_000
 """Ranks leave a collective within this time of each other, or within that of its transfer."""
+_A_CROWD, _SEEN, _NEARLY_ALL, _ENDS_FRAC = 3, 5, 0.95, 0.1
+"""Ranks of which all leave together (two do so in an exchange of any kind); collectives, the part of them and
+the part of how far apart the ranks came by which they may leave apart, that show it."""
 
 
 @dataclass(frozen=True, kw_only=True)

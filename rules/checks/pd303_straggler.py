@@ -128,7 +128,7 @@ def evaluate(case: Case) -> Verdict:
     gain = most_waited(case, {s.name for s in named}) if prediction is None else prediction.gain
     gain = as_spread(case, worst.name, work_words(case, worst.name) if computing else "", gain)
     return _told(
-        action=check_of(part, worst.name) if part else "",
+        action=check_of(part, worst.name) if part else f"Find why {worst.name} is late",
         blames=_blames(case, named) if _is_blamed(case, worst, gain) else "",
         worst=late_rank(case, worst),
         level="problem" if _would_repeat(case, worst) else "information",

@@ -267,6 +267,21 @@ def test_broadcasts_and_transfers_wait_but_blame_nobody() -> None:
     assert waits(skew)[1, "pp"] == (40 * 1_200_000, 40 * 200_000, 40 * MS)
 
 
+@pytest.mark.parametrize("operation", ["combine", "sync"])
+@pytest.mark.parametrize("early", [None, 0])
+def test_an_exchange_that_all_leave_together_blames_who_comes_last(operation: str, early: int | None) -> None:
+    """Of four ranks the third comes 3 ms after the others, and all leave with it; in a ring the one that is
+    not its neighbour leaves 2.9 ms before."""
+    job = Job(ranks=4)
+    for i, jitter in enumerate(np.random.default_rng(3).integers(0, MS, 40).tolist()):
+        came = dict.fromkeys(range(4), 10 * MS * i + jitter)
+        came[2] += 3 * MS
+        leaves = {} if early is None else {early: -2_900_000}
+        job.collective("ep", came, 100_000, operation=operation, jitter=leaves)
+    skew = skew_of(job.columns(files=["node"] * 4))
+    assert [(s.rank, s.recurrence_frac) for s in skew.stragglers] == ([(2, 1.0)] if early is None else [])
+
+
 def test_pairs_that_look_like_one_group_are_seen_through() -> None:
     # Two pairs do the same, 2 ms apart, and no capture tells groups: as one group of four, half of it would
     # leave before the others come.
