@@ -25,7 +25,7 @@ from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.start_up import leave_out_start_up
 from perfdoc.analyzers.device.told_by_launch import told_by_launch
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.device.window import WindowRequest, find_window
+from perfdoc.analyzers.device.window import HANG, HANGS, WindowRequest, find_window
 from perfdoc.analyzers.kernel_class.classify import GIVEN, KernelKinds, classify_kernels
 from perfdoc.analyzers.measure_device import DeviceAnalysis, RankMeasurement, begun, measure_device
 from perfdoc.profiling.background import begun as begun_thread
@@ -290,7 +290,7 @@ def measure_trace(
     if said := max(last_steps)[1]:
         notes.append(Note(code="last-step-short", message=said, remedy="Capture more steps."))
     for said, remedy in sorted({note for told in lacking.values() for note in told}):
-        notes.append(Note(code="steps-left-out", message=said, remedy=remedy))
+        notes.append(Note(code=HANG if remedy == HANGS else "steps-left-out", message=said, remedy=remedy))
     if comm_kernel is not None:
         notes.append(_given_communication(kinds, comm_kernel))
     if request.data_pattern is not None and not len(ranges_matching(trace, request.data_pattern.search)):

@@ -86,6 +86,9 @@ class StepRanges:
 
 _OTHERS = "Analyse the others with --window BEGIN,END."
 _BETWEEN = "End the capture between two steps."
+HANG = "hang"
+"""Code of what is told with this remedy."""
+HANGS = "While it hangs, run `py-spy dump --pid PID` for each rank: who is not in a collective is waited for."
 _NEVER = np.iinfo(np.int64).max
 _NO_RANGES = StepRanges(start_ns=np.empty(0, np.int64), end_ns=np.empty(0, np.int64))
 
@@ -153,16 +156,18 @@ def find_window(
     if not on_host and _by_host(activity, marks):
         on_host, source = True, f"{source}; by the host's clock, since no launch is known"
     steps, ranges = _host_steps(marks) if on_host else _tile(activity, marks, no_id)
-    cut = ""
+    cut, end_so = "", _BETWEEN
     if len(rows) and len(steps) > 1 and ranges.start_ns[-1] == cut_at_ns(trace, rows):
-        if steps[-1].duration_ns <= max(step.duration_ns for step in steps[:-1]):
-            marks, cut = without_last(marks)
+        longest_ns = max(step.duration_ns for step in steps[:-1])
+        if steps[-1].duration_ns <= longest_ns:
+            marks, cut, hangs = without_last(marks, longest_ns)
+            end_so = HANGS if hangs and not on_host else _BETWEEN
             steps, ranges = _host_steps(marks) if on_host else _tile(activity, marks, no_id)
         else:  # a hang is no piece of a step
             cut = f"{shorten(steps[-1].name, 48)} never closes: it counts to its last work's end."
     if not steps:
         return _capture(activity, NO_LAUNCHES)
-    told = tuple(note for note in ((apart, _OTHERS), (lacking, REMEDY), (cut, _BETWEEN)) if note[0])
+    told = tuple(note for note in ((apart, _OTHERS), (lacking, REMEDY), (cut, end_so)) if note[0])
     reason = f"step ranges: {source}{_left_out(count - len(steps), count)}"
     window = _window("steps", steps[0].start_ns, steps[-1].end_ns, reason, steps)
     return window, replace(ranges, lacking=told)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdoc import results as d
+from perfdoc.analyzers.device.window import HANG
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory
@@ -163,6 +164,7 @@ def _said(
         bubble_ns=exposed_bubble_ns(analyses.pipeline, ranks),
         transfer_frac=analyses.pipeline.transfer_frac,
         failed_allocations=failed,
+        hang=next((note for c in case.captures for note in c.notes if note.code == HANG), None),
         step_times=job.step_times,
         ranks_of_job=job.world_size or job.facts.world_size,
         collectives=job.tables.collectives,
