@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoc.results.figures import brief, per_cent
-from perfdoc.results.host import allocates
 from perfdoc.results.names import within
 from perfdoc.rules.engine.assumptions import NVIDIA, Assumes
 from perfdoc.rules.engine.gain import (
@@ -21,6 +20,7 @@ from perfdoc.rules.engine.gain import (
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_of_time
+from perfdoc.rules.facts.allocations import allocates_less, allocating_calls
 from perfdoc.rules.facts.bubble import fits_doubled, larger
 from perfdoc.rules.facts.capture import (
     AFTER_START_UP,
@@ -133,12 +133,6 @@ _UNDER_LOAD = (
     "idles, and that is no fault. If requests did queue, see what feeds it: its front end, a client."
 )
 
-_ALLOCATE = {
-    ("GPU memory", ""): "Allocate before the loop. PyTorch frees and allocates again where memory is nearly "
-    "full, or where empty_cache() is called: leave room, and call it in no step.",
-    ("pinned host memory", ""): "Pin host memory once, before the loop, and use it again: each call locks or "
-    "releases its pages, and may wait for the GPU.",
-}
 _FIND_OFFLOADED = (
     "What steps copy to the host comes back behind these pauses: if their optimizer runs there (offload), it "
     "is what the GPU waits for. Keep it on the GPU where memory allows, shard its states over more ranks, or "
@@ -146,6 +140,7 @@ _FIND_OFFLOADED = (
 )
 
 
+_ALL_LATE = "all idle time that launching causes"
 _RUNS, _EVERY = "a typical kernel runs", "the host launches one every"
 """Of launches that come late: of pauses this is how long they are."""
 
@@ -162,6 +157,16 @@ def evaluate(case: Case) -> Verdict:
         return passes(evidence, TURNS, is_elsewhere=True)
     if case.job.mfu.value is not None:
         evidence.append(("MFU", per_cent(case.job.mfu.value)))
+    if instead := allocates_less(case):
+        return fires(
+            action="Keep allocations out of steps",
+            reason="kernels are launched too late",
+            evidence=[*allocating_calls(case), *evidence],
+            remedy=instead,
+            gain=ceiling(case, launched_late_ns, _ALL_LATE, anywhere=True),
+            verify="Run again: idle.host in the ledger falls, and the host section lists no such calls.",
+            false_alarm="Steps in which the allocator still grows, as the first ones do.",
+        )
     evidence += [*_small_kernels(case), *cost_evidence(case)]
     launching = given(case.share(launching_ns))
     if launching < share / 2:
@@ -170,22 +175,17 @@ def evaluate(case: Case) -> Verdict:
             return found
         beside = f"Beside it, launching, {per_cent(launching)} of the window: {within(_remedy(case))}"
         return replace(found, time=("idle.pauses",), remedy=f"{found.remedy.replace(NO_HELP, '')} {beside}")
-    limit = ceiling(case, launched_late_ns, "all idle time that launching causes", anywhere=True)
+    limit = ceiling(case, launched_late_ns, _ALL_LATE, anywhere=True)
     limit, gain = if_as_slow(case, limit), predicted(case, "without_launches")
     gain = gain and bounded(gain, limit)
     if gain and limit and launching < share and (gain.mid_ms or 0.0) > (limit.high_ms or 0.0):
         gain = limit  # the replay takes these waits away too, more than launching causes
     part = at_most(gain, "predicted for whole layers in graphs; here experts stay outside the graphs")
-    idle_ns = sum(rank.ledger.idle.host for rank in case.ranks)
-    instead = _ALLOCATE.get(allocates([rank.host for rank in case.ranks], idle_ns), "")
     return fires(
-        action="Keep allocations out of steps" if instead else "",
         reason="kernels are launched too late" + (SLOWED if slowed_by(case) else ""),
         evidence=evidence,
-        remedy=instead or " ".join([_remedy(case), *_beside_launching(case)]),
-        advice=[]
-        if instead
-        else [*graph_advice(case, gain, part), *larger(case, "more work per launch, fewer launches")]
+        remedy=" ".join([_remedy(case), *_beside_launching(case)]),
+        advice=[*graph_advice(case, gain, part), *larger(case, "more work per launch, fewer launches")]
         or ([] if splits_too_far(case) else halved(case) or fsdp_instead(case)),
         gain=limit if gain is None or gain.is_predicted else gain,
         verify="Run again: idle.host in the ledger falls, and launch-queue depth stays above 0.",
@@ -219,7 +219,8 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
     saved = max(hosts, default=0) / (case.what_if.measured_ns or 1)
     late, unasked = 0 < saved >= share / 2, awaits_requests(case)
     look = _ON_CPU if where.startswith("`aten::") and not waits else _IN_RANGE
-    there = look.format(where) if mostly_in(case, lambda name: name == where) else ""
+    shown = mostly_in(case, lambda name: name == where) and not offloads(case)
+    there = look.format(where) if shown else ""
     return fires(
         level="information" if late or unasked else "problem",
         action="Capture the engine under load" if unasked else _FIND,

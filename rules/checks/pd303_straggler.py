@@ -27,7 +27,7 @@ from perfdoc.rules.facts.late_work import (
     longer_times,
     work_words,
 )
-from perfdoc.rules.facts.loading import awaited_call, paused_in
+from perfdoc.rules.facts.loading import awaited_call, held_in, paused_in
 from perfdoc.rules.facts.pauses import Pausing, in_pauses, most_waited
 from perfdoc.simulator.replay.proposals import change_title
 
@@ -127,6 +127,7 @@ def evaluate(case: Case) -> Verdict:
     part = {"compute": computing, "host": "host process"}.get(worst.cause, "")
     gain = most_waited(case, {s.name for s in named}) if prediction is None else prediction.gain
     gain = as_spread(case, worst.name, work_words(case, worst.name) if computing else "", gain)
+    remedy = " ".join(_where_to_look(case, named))
     return _told(
         action=check_of(part, worst.name) if part else f"Find why {worst.name} is late",
         blames=_blames(case, named) if _is_blamed(case, worst, gain) else "",
@@ -140,8 +141,8 @@ def evaluate(case: Case) -> Verdict:
             ("expected by chance", per_cent(worst.chance_frac, 0)),
             ("other ranks' wait for it, overlapping collectives summed", brief(worst.delay_ns)),
         ],
-        remedy=" ".join(_where_to_look(case, named)),
-        gain=if_as_slow(case, gain) if worst.cause in ("host", "other") else gain,
+        remedy=remedy,
+        gain=if_as_slow(case, gain) if LOOK_AT_HOST in remedy else gain,
     )
 
 
@@ -175,8 +176,6 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         ("the step without it", step),
     ]
     how = _cure(case, cause)
-    if cause.kind == "late_host":
-        how = _awaited(case, [*cause.captures, *(f"rank {number}" for number in cause.ranks)]) + how
     gain = (cause.kind == "slow_rank" and as_spread(case, who(cause), how, gain)) or gain
     part = {"slow_rank": computing_part(how), "late_host": "host process", "slow_link": "link"}.get(
         cause.kind
@@ -195,21 +194,26 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         evidence=[("the step without waiting for it", step)] if cause.kind == "not_captured" else evidence,
         remedy=f"{how}." + (f" {note}." if note else ""),
         advice=advice,
-        gain=if_as_slow(case, gain) if cause.kind == "late_host" else gain,
+        gain=if_as_slow(case, gain) if LOOK_AT_HOST in how else gain,
         blames=waits_for(case, cause) if _leads(case, cause, gain) else "",
         cause=cause,
     )
 
 
-def _awaited(case: Case, names: Sequence[str]) -> str:
-    """The call that these hosts mostly wait in, as far as the captures show it."""
+def _look_at_host(case: Case, names: Sequence[str]) -> str:
+    """What to check of these hosts: the range that one pauses in, else the call that they mostly wait in, as
+    far as the captures show it, and its process."""
+    if len(names) == 1 and (where := held_in(case, names[0])):
+        return f"See what {where} does: its host pauses there"
     late = [rank for rank, label in zip(case.ranks, case.job.labels, strict=True) if label in names]
     call = awaited_call(case, late) if late else ""
-    return f"See why {'it' if len(late) == 1 else 'each'} waits in {call}. " if call else ""
+    return (f"See why {'it' if len(late) == 1 else 'each'} waits in {call}. " if call else "") + LOOK_AT_HOST
 
 
 def _cure(case: Case, cause: WhatIfCause) -> str:
     """Of one rank that computes longer by what its kernels show, where peers run the same."""
+    if cause.kind == "late_host":
+        return _look_at_host(case, [*cause.captures, *(f"rank {number}" for number in cause.ranks)])
     if cause.kind != "slow_rank":
         return cure(cause)
     shown = is_one(cause) and who(cause) in case.job.labels
@@ -254,7 +258,7 @@ def _where_to_look(case: Case, named: Sequence[Straggler]) -> Iterator[str]:
         if cause == "other":
             does = "computes no longer than the others and does not wait for them"
         each = "it" if len(names) == 1 else "each"
-        check = _CHECK.get(cause) or _awaited(case, names) + LOOK_AT_HOST
+        check = _CHECK.get(cause) or _look_at_host(case, names)
         if any(may_be_data(s) for s in named if s.cause == cause):
             check = "Capture more steps: in these uneven data may do as much"
         elif cause == "compute":

@@ -32,6 +32,11 @@ _TENSORRT = (
     "TensorRT fuses as it builds the engine: see which layers stay apart and what reformats lie between "
     "(trtexec --dumpLayerInfo); give inputs, outputs and plugins the formats and types of what lies beside."
 )
+_CASTS = ", or let torch.compile fuse casts with what reads them"
+_COPY_LESS = (
+    "Find who asks for them (.to, .float, .contiguous, cat; under autocast each use of a FP32 weight is a "
+    f"cast): keep weights and activations in one dtype and layout{_CASTS}."
+)
 _LAYOUT = pattern_of("(?i)nchw_?to_?nhwc|nhwc_?to_?nchw|n(?:chw|hwc)AddPadding")
 _CHANNELS_LAST = (
     "Keep the model and its inputs in channels_last (.to(memory_format=torch.channels_last)): convolutions "
@@ -51,6 +56,8 @@ META = Meta(
         Assumes(of=TRANSFORMER, words=_LIBRARIES),
         Assumes(of=ENGINE, words=_LIBRARIES, instead="Liger has norms and losses."),
         Assumes(of=FLASH, words=", flash-attn attention"),
+        Assumes(of=EAGER, words=_CASTS),
+        Assumes(of=PYTORCH, words=_COPY_LESS, instead="Keep tensors in one dtype and layout."),
         Assumes(of=PYTORCH, words=_CHANNELS_LAST, instead="Hold images in NHWC."),
     ),
     for_servers=True,
@@ -78,7 +85,18 @@ def evaluate(case: Case) -> Verdict:
             false_alarm="Operators that take NCHW alone convert back what lies between convolutions.",
         )
     if share < MIN_FRAC:
-        return passes(evidence)
+        copies, of_copies = time_share(case, "kernels that copy or cast", _copying_ns)
+        if copies < MIN_FRAC or case.program.serves or case.program.has_no_python:
+            return passes(evidence)
+        return informs(
+            action="Copy and cast tensors less",
+            reason="tensors are copied or cast by kernels of their own",
+            evidence=of_copies,
+            remedy=_COPY_LESS,
+            gain=ceiling(case, _copying_ns, "all kernels that copy or cast"),
+            verify="Run again: fewer such kernels, and less of the window in them.",
+            false_alarm="Copies that the model is made of: a cache that is written, tensors that are joined.",
+        )
     times = {name: case.share(lambda r, n=name: _class_ns(r, n)) or 0.0 for name in _CLASSES}  # type: ignore[misc]
     most = sorted((t, n.replace("elementwise", "element-wise")) for n, t in times.items() if t)[::-1][:4]
     return informs(
@@ -113,6 +131,10 @@ def _fusible_ns(rank: RankMeasurement) -> int:
 def _layout_ns(rank: RankMeasurement) -> int:
     found = (k.total_ns for k in rank.kernel_times if _LAYOUT.search(k.short_name))
     return min(sum(found), rank.ledger.compute)
+
+
+def _copying_ns(rank: RankMeasurement) -> int:
+    return min(_class_ns(rank, "copy"), rank.ledger.compute)
 
 
 def _class_ns(rank: RankMeasurement, name: str) -> int:

@@ -2,7 +2,7 @@
 waits for the host, a part of the idle time is the profiler's, and nobody can say which."""
 
 from perfdoc.results.figures import per_cent
-from perfdoc.rules.engine.gain import time_share
+from perfdoc.rules.engine.gain import RankMeasurement, time_share
 from perfdoc.rules.engine.needs import GPUS, WINDOW
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import cost_evidence, left_out, slowed_by
@@ -22,7 +22,7 @@ MIN_FRAC = 0.05
 
 def evaluate(case: Case) -> Verdict:
     """Fires if a capture records what slows its host and the device is late by its host for `MIN_FRAC`."""
-    share, evidence = time_share(case, "idle before late launches", lambda r: r.ledger.idle.host)
+    share, evidence = time_share(case, "idle before late launches", _slowed_ns)
     found = slowed_by(case)
     if not found or share < MIN_FRAC:
         return passes(evidence)
@@ -37,3 +37,8 @@ def evaluate(case: Case) -> Verdict:
         verify="Analyse the new capture: what idle.host lost was the profiler's.",
         false_alarm="A step that is as long without the profiler.",
     )
+
+
+def _slowed_ns(rank: RankMeasurement) -> int:
+    """What is allocated takes as long without."""
+    return rank.ledger.idle.host - (rank.host.idle_split.allocation_ns or 0)

@@ -158,7 +158,8 @@ def offloads(case: Case) -> bool:
 
 _NO_BATCH = (
     r"((?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?i:(all_?)?(reduce|gather)|broadcast|barrier|checkpoint|saving"
-    r"|save(?![a-z])|compil(e|ing|ation)|optimi[sz]er|(optim|adamw?)(?![a-z])|swap|offload)"
+    r"|save(?![a-z])|compil(e|ing|ation)|optimi[sz]er|(optim|adamw?)(?![a-z])|swap|offload"
+    r"|env(ironment)?s?(?![a-z])|rollout|simulat)"
 )
 _BATCH = "(?i)batch|loader|dataset"
 """In the name of a range in which a host waits: for no batch, at a word's beginning; for one all the same."""
@@ -176,6 +177,17 @@ def paused_in(case: Case, step: str = "", key: str = "idle.host") -> str:
     step; empty where none but a step's does."""
     longest = _longest(case, step, key)
     return f"`{shorten(longest.inside, 64)}`" if longest is not None and longest.inside else ""
+
+
+def held_in(case: Case, name: str) -> str:
+    """The range that a rank of this name pauses in for most of idle.host, as one that logs; empty where none
+    is. One that launches slowly does so in whatever it runs."""
+    for rank in (r for r, label in zip(case.ranks, case.job.labels, strict=False) if label == name):
+        spot = next((i.spot for i in rank.instances if i.spot.key == "idle.host"), None)
+        paused_ns = min(spot.inside_ns, awaiting_ns(rank) + between_steps_ns(rank)) if spot is not None else 0
+        if spot is not None and paused_ns >= _MOST * rank.ledger.idle.host > 0:
+            return f"`{shorten(spot.inside, 64)}`"
+    return ""
 
 
 def _longest(case: Case, step: str = "", key: str = "idle.host") -> Spot | None:

@@ -90,10 +90,13 @@ def test_of_ranks_that_are_launched_alike_none_is_named(tmp_path: Path) -> None:
     assert all("PD303" not in row.codes for row in said.opportunities)
 
 
-@pytest.mark.parametrize("also_us", [0, 300])
-def test_another_host_that_is_a_little_late_elsewhere_hides_nobody(also_us: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("also_us", "logs"), [(0, False), (300, False), (0, True)])
+def test_another_host_that_is_a_little_late_elsewhere_hides_nobody(
+    also_us: int, logs: bool, tmp_path: Path
+) -> None:
     """Eight steps of four ranks: a GEMM of 1 ms and an all-reduce of 150 us, which hosts wait for, then one
-    of 2 ms and two all-reduces. Rank 0 launches the second GEMM 3 ms late, rank 1 the first by also_us."""
+    of 2 ms and two all-reduces. Rank 0 launches the second GEMM 3 ms late, rank 1 the first by also_us.
+    logs: in a range of that name."""
     builders = [TimelineBuilder() for _ in range(4)]
     processes = [b.process(pid=1000 + i, rank=i) for i, b in enumerate(builders)]
     works = [(process.thread(), process.device()) for process in processes]
@@ -117,6 +120,8 @@ def test_another_host_that_is_a_little_late_elsewhere_hides_nobody(also_us: int,
                         launch=(thread, call, call + 3 * US),
                         collective=said if i else None,
                     )
+            if logs and 0 in late:
+                works[0][0].range("log", at, calls[0] - US)
             for r, (thread, _) in enumerate(works):
                 thread.api("cudaStreamSynchronize", calls[r] + 15 * US, ends[r] + 2 * US)
             at = ends[0] + 4 * US
@@ -129,3 +134,5 @@ def test_another_host_that_is_a_little_late_elsewhere_hides_nobody(also_us: int,
     assert row.codes == ["PD303"]
     assert row.gain is not None
     assert row.gain.high_ms == pytest.approx(3.0, rel=0.02)
+    (rule,) = [r for r in found.rules if r.code == "PD303"]
+    assert ("`log`" in rule.remedy) == logs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
@@ -92,6 +93,11 @@ def test_work_of_another_process_is_no_riddle(shared: bool, tmp_path: Path) -> N
     assert ("one process alone" in rule.remedy) == shared
 
 
+def _event(cat: str, name: str, at: int, us: int, args: dict[str, object]) -> dict[str, object]:
+    pid, tid = (0, 7) if cat == "kernel" else (4, 4)
+    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": at, "dur": us, "args": args}
+
+
 def six_steps() -> tuple[TimelineBuilder, ThreadBuilder, DeviceBuilder, list[int]]:
     """Of 3 ms each, with when they begin."""
     builder, thread, device = one_gpu()
@@ -131,6 +137,28 @@ def test_a_host_that_allocates_does_not_launch_too_slowly(
     assert (rule.gain is not None) == bool(advised)
     assert advised in (rule.remedy or "")
     assert ("Keep allocations" in (rule.action or "")) == bool(allocates and advised)
+
+
+@pytest.mark.parametrize("allocates", [True, False])
+def test_shapes_that_are_recorded_slow_launches_and_no_allocation(allocates: bool, tmp_path: Path) -> None:
+    """Steps of 3 ms, 1 ms of computing: what is allocated for 2 ms takes as long in any capture."""
+    rows: list[dict[str, object]] = []
+    for i in range(6):
+        at = i * 3_000
+        dims = {"Input Dims": [[8, 8]], "Input type": ["float"], "External id": i}
+        calls = [("cudaLaunchKernel", 1, 4, 2 * i), ("cudaFree", 1_100, 1_890, 2 * i + 1)][: 1 + allocates]
+        rows += [_event("cpu_op", "aten::mm", at, 8, dims)]
+        rows += [_event("user_annotation", f"ProfilerStep#{i}", at, 2_999, {})]
+        rows += [_event("cuda_runtime", n, at + begin, us, {"correlation": c}) for n, begin, us, c in calls]
+        rows += [_event("kernel", GEMM, at + 10, 1_000, {"device": 0, "stream": 7, "correlation": 2 * i})]
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"record_shapes": 1, "traceEvents": rows}))
+    said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
+    states = {r.code: r.state for r in said.rules}
+    assert ("allocates" in said.verdict, states["PD906"]) == (allocates, "passes" if allocates else "fires")
+    (rule,) = [r for r in said.rules if r.code == "PD201"]
+    assert ("1 cudaFree" in [e.value for e in rule.evidence]) == allocates
+    assert ("record_shapes" in said.why) == (not allocates)
 
 
 def test_a_wait_before_an_allocation_is_not_the_cause(tmp_path: Path) -> None:

@@ -89,3 +89,18 @@ def test_calls_that_wait_are_no_loss_where_the_host_waits_for_a_batch_behind_the
     found = result("PD208", case)
     assert found.state == "passes"
     assert "something else" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "likely"), [("env.step", False), ("VecEnv.step", False), ("envelope", True)]
+)
+def test_a_simulator_that_is_stepped_gives_no_batches(tmp_path: Path, name: str, likely: bool) -> None:
+    """Its observations are copied behind each 38 ms, as a batch would be."""
+    builder = fed(copied=True, scheduled=False)
+    (process,) = builder._processes.values()
+    thread = next(iter(process.threads.values()))
+    for i in range(STEPS):
+        thread.range(name, (100 * i + 61) * MS, (100 * i + 99) * MS)
+    found = result("PD201", case_of(tmp_path, builder))
+    assert ("next batch" in found.reason) == likely
+    assert (f"See what `{name}` does" in found.remedy) != likely

@@ -183,6 +183,16 @@ def test_a_run_of_small_kernels_could_take_the_time_of_one(tmp_path: Path) -> No
     assert result("PD413", case_of(tmp_path, apart)).state == "passes"
 
 
+@pytest.mark.parametrize(("copy_us", "state"), [(60, "fires"), (40, "passes")])
+def test_copies_alone_between_products_are_told(copy_us: int, state: str, tmp_path: Path) -> None:
+    """Two of 60 us in a step of 1 ms, each of it cast for the GEMM behind it: 120 us at most, and nothing
+    beside them to be fused with."""
+    copy = ("void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>(x)", copy_us)
+    found = result("PD413", case_of(tmp_path, laid(copy, (GEMM, 300), copy, (GEMM, 300))))
+    assert found.state == state
+    assert state == "passes" or gain_of(found).high_ms == pytest.approx(0.12)
+
+
 def test_fp8_halves_only_what_flops_bound(tmp_path: Path) -> None:
     """GEMMs of 460 us each in a step of 1 ms. 4,096 x 4,096 x 4,096 is bound by FLOPs, 138.96 us against the
     bytes' 30.0: half goes. 64 x 4,096 x 4,096 is bound by bytes, 10.3 us against 2.2: nothing goes. 1,024 x

@@ -66,6 +66,7 @@ FORMS: dict[str, Callable[[], bytes]] = {
     "a line each": lambda: b"\n".join(json.dumps(row).encode() for row in events()),
     "a line each, the last ended": lambda: b"".join(json.dumps(r).encode() + b"\r\n" for r in events()),
     "a line each, packed": lambda: gzip.compress(b"\n".join(json.dumps(r).encode() for r in events())),
+    "packed, with rubbish behind": lambda: gzip.compress(document(events())) + b"\0\0rubbish",
     "times as text": lambda: document(as_text(events())),
     "ids as 70.0": lambda: document(with_float_ids(events())),
 }

@@ -119,6 +119,8 @@ def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
                 raise EOFError
         elif inflate.eof:
             packed = packed.lstrip(b"\0")  # zeros may follow a member, and then another member
+            if packed and not _GZIP_MAGIC.startswith(packed[:2]):
+                break  # whole by its checksum: what stands behind it is none of it, as gunzip has it
             if packed:
                 inflate = zlib.decompressobj(_GZIP)
             elif not (packed := file.read(_PACKED_BYTES)):

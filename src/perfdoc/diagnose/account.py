@@ -193,7 +193,7 @@ _WORTH_SAYING = 0.05
 def slowed_words(ranks: Sequence[Rank], by: Sequence[str]) -> str:
     """With the space before it; where the host is late and the capture makes it slower."""
     window = sum(r.window.duration_ns for r in ranks)
-    host = sum(r.ledger_ns.idle.host for r in ranks)
+    host = sum(r.ledger_ns.idle.host - (r.host.idle_split.allocation_ns or 0) for r in ranks)
     if not by or not window or host < _WORTH_SAYING * window:
         return ""
     return f" The capture itself slows the host: it records {', '.join(by)}."

@@ -1,0 +1,33 @@
+"""Hosts that allocate or free memory in steps, and what to do instead."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from perfdoc.results.figures import significant
+from perfdoc.results.host import allocates
+from perfdoc.results.names import shorten
+from perfdoc.rules.engine.rule import Case, Evidence
+
+_LESS = {
+    ("GPU memory", ""): "Allocate before the loop. PyTorch frees and allocates again where memory is nearly "
+    "full, or where empty_cache() is called: leave room (expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF "
+    "wastes less of it), and call it in no step.",
+    ("pinned host memory", ""): "Pin host memory once, before the loop, and use it again: each call locks or "
+    "releases its pages, and may wait for the GPU.",
+}
+_SHOWN = 3
+
+
+def allocates_less(case: Case) -> str:
+    """What to do where most of the time in which hosts launch late goes to that in most steps; else empty."""
+    idle_ns = sum(rank.ledger.idle.host for rank in case.ranks)
+    return _LESS.get(allocates([rank.host for rank in case.ranks], idle_ns), "")
+
+
+def allocating_calls(case: Case) -> Iterator[Evidence]:
+    """`12 cudaFree, 2 cudaMalloc` a step."""
+    units, calls = sum(rank.window.steps for rank in case.ranks) or len(case.ranks), Counter[str]()
+    for group in (group for rank in case.ranks for group in rank.host.alloc_calls.groups):
+        calls[group.call] += group.count
+    most = calls.most_common(_SHOWN)
+    yield (f"calls a {case.unit}", ", ".join(f"{significant(n / units)} {shorten(c, 48)}" for c, n in most))
