@@ -8,7 +8,14 @@ from perfdoc.rules.engine.gain import Gain, at_most, predicted
 from perfdoc.rules.engine.needs import WINDOW
 from perfdoc.rules.engine.rule import Case, Level, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.degrees import CP, TP
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, hidden_frac, judged, surely_saved
+from perfdoc.rules.facts.exposed import (
+    ceiling_of_transfer,
+    communication,
+    hidden_frac,
+    judged,
+    rows_of,
+    surely_saved,
+)
 from perfdoc.rules.facts.framework import may_have_megatrons_buckets
 from perfdoc.rules.facts.gradient_sums import (
     MANY_RANKS,
@@ -172,7 +179,7 @@ def _unadvised(case: Case, *, ddp: bool) -> str:
 
 def _of_shards(case: Case) -> str:
     """What PyTorch's own ways of sharding send less by, as far as the messages show that they may."""
-    rows = [row for rank in case.ranks for row in rank.communication if row.dimension == "dp"]
+    rows = rows_of(case, "dp")
     gathered, scattered = (
         sum(r.count for r in rows if r.collective == of) for of in ("all_gather", "reduce_scatter")
     )

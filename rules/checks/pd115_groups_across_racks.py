@@ -9,16 +9,7 @@ from perfdoc.rules.engine.advise import Advice, advise, all_or_none
 from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, applies, given, known
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.bubble import bubble_grows
-from perfdoc.rules.facts.degrees import (
-    PP,
-    TP,
-    batch_divides,
-    degrees_of,
-    divisors,
-    has_experts,
-    heads_of,
-    layers_of,
-)
+from perfdoc.rules.facts.degrees import PP, TP, degrees_of, divisors, has_experts, heads_of, layers_of
 from perfdoc.rules.facts.exposed import exposed_ns
 from perfdoc.rules.facts.memory_need import fits, too_large
 
@@ -116,7 +107,7 @@ def _confined(case: Case, cut: Sequence[str], exposed: float) -> list[Advice]:
 
 def _allowed(case: Case, now: Degrees, then: Degrees, exposed: float) -> bool:
     """Whether a mapping is known to fit: less splitting by an estimate."""
-    if then.expert_dp is None or not batch_divides(case, then.dp) or too_large(case, now, then):
+    if then.expert_dp is None or case.micro_batches_over(then.dp) is None or too_large(case, now, then):
         return False
     less = then.tp * then.pp < now.tp * now.pp
     return bubble_grows(case, now, then) <= exposed and not (less and fits(case, now, then) is None)

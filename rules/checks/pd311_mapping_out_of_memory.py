@@ -130,7 +130,8 @@ def _next(case: Case, full: DeviceMemory) -> list[Advice]:
     if tp and pp and layers and layers % (2 * pp) == 0 and (widest := _widest(tp, heads, domain)):
         why = f"halves the layers of a GPU; {widest}"
         found = [advise(knob=PP, to=2 * pp, why=why, costs=f"{costs}; a pipeline bubble")]
-        if pp == 1 and layers % 4 == 0 and _whole_groups(case, dp // 2, 2):
+        # Over half of the replicas a multiple of the two stages, as interleaving needs.
+        if pp == 1 and layers % 4 == 0 and case.micro_batches_over(dp // 2 * 2):
             why = "halves the bubble of the new pipeline"
             found += needing(
                 advise(knob=VPP, to=2, why=why, costs="twice the send/recv between stages"),
@@ -178,11 +179,3 @@ def _activations_frac(device: DeviceMemory) -> float:
     if made is None or not device.peak_allocated_bytes:
         return 0.0
     return made.category_bytes.get("activations", 0) / device.peak_allocated_bytes
-
-
-def _whole_groups(case: Case, dp: int, pp: int) -> bool:
-    """Whether micro-batches would be a multiple of the stages, as the interleaved schedule needs."""
-    batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
-    if not batch or not each or not dp:
-        return False
-    return batch % (each * dp * pp) == 0

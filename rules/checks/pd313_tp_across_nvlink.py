@@ -10,7 +10,6 @@ from perfdoc.rules.facts.degrees import (
     NVLINK,
     PP,
     TP,
-    batch_divides,
     heads_of,
     layers_of,
     leaves_nvlink,
@@ -88,7 +87,7 @@ def _advice(case: Case, tp: int, domain: int, share: float) -> list[Advice]:
     to = max(d for d in range(1, min(tp, domain) + 1) if tp % d == 0 and domain % d == 0 and heads % d == 0)
     stages = pp * (tp // to)
     vpp = case.degree("virtual_pipeline_model_parallel_size") or case.job.facts.vpp or 1
-    if layers % (stages * vpp) or case.dp is None or not batch_divides(case, case.dp):
+    if layers % (stages * vpp) or case.dp is None or case.micro_batches_over(case.dp) is None:
         return []
     bubbles = [
         ideal_bubble_frac(pp=p, vpp=vpp if p > 1 else 1, micro_batches=case.micro_batches or 1)

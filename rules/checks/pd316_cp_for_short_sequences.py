@@ -5,7 +5,7 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given, known, several
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.bubble import bubble_grows
-from perfdoc.rules.facts.degrees import CP, batch_divides, degrees_of, hidden_size_of, sequence_of
+from perfdoc.rules.facts.degrees import CP, degrees_of, hidden_size_of, sequence_of
 from perfdoc.rules.facts.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns
 from perfdoc.rules.facts.memory_need import too_large
 
@@ -60,7 +60,7 @@ def evaluate(case: Case) -> Verdict:
     if (
         now is not None
         and then is not None
-        and batch_divides(case, then.dp)
+        and case.micro_batches_over(then.dp) is not None
         and not too_large(case, now, then)
         and bubble_grows(case, now, then) <= share
     ):

@@ -14,7 +14,6 @@ from perfdoc.rules.facts.degrees import (
     EXPERTS,
     NOT_DENSE,
     PP,
-    batch_divides,
     degrees_of,
     experts_of,
     nvlink_domain,
@@ -94,7 +93,7 @@ def _best(case: Case, now: Degrees, domain: int) -> Degrees | None:
         if wider is None or experts % (now.ep * factor) or now.ep * factor * now.etp > domain:
             continue
         then = replace(wider, ep=now.ep * factor)
-        if too_large(case, now, then) or not batch_divides(case, then.dp):
+        if too_large(case, now, then) or case.micro_batches_over(then.dp) is None:
             continue
         if bubble_at(case, then) <= bubble_at(case, now) - MIN_SAVED_FRAC:
             return then

@@ -292,11 +292,14 @@ class Case:
         dp)."""
         if self.job.facts.micro_batches is not None:
             return self.job.facts.micro_batches
+        return self.micro_batches_over(self.dp)
+
+    def micro_batches_over(self, replicas: int | None) -> int | None:
+        """Those of the set global batch over so many replicas; None if it does not divide, or is unknown."""
         batch, each = self.number("global_batch_size"), self.number("micro_batch_size")
-        dp = self.dp
-        if batch is None or not each or not dp or batch % (each * dp):
+        if batch is None or not each or not replicas or batch % (each * replicas):
             return None
-        return batch // (each * dp)
+        return batch // (each * replicas)
 
     @property
     def dp(self) -> int | None:

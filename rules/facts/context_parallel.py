@@ -10,7 +10,6 @@ from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.degrees import (
     CP,
     TP,
-    batch_divides,
     degrees_of,
     divisors,
     has_experts,
@@ -168,7 +167,8 @@ def covered_cp(case: Case, cp: int, ratio: float) -> int | None:
     if ratio <= 1.0 or cp < 2 or case.dp is None:
         return None
     smaller = [c for c in divisors(cp) if c < cp and ratio * (c - 1) / (cp - 1) <= 1.0]
-    return next((c for c in reversed(smaller) if batch_divides(case, case.dp * cp // c)), None)
+    fits = (c for c in smaller if case.micro_batches_over(case.dp * cp // c) is not None)
+    return max(fits, default=None)
 
 
 def two_levels(case: Case, cp: int) -> tuple[int, int] | None:

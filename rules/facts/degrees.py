@@ -138,12 +138,6 @@ def uses_fsdp(case: Case) -> bool:
     return case.is_set_to("use_torch_fsdp2", True) or case.is_set_to("use_megatron_fsdp", True)
 
 
-def batch_divides(case: Case, dp: int) -> bool:
-    """Whether the global batch is known to divide into micro-batches over `dp` replicas."""
-    batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
-    return batch is not None and bool(each) and batch % ((each or 1) * dp) == 0
-
-
 def divisors(number: int) -> list[int]:
     """Ascending, up to 65,536: no group has more ranks, and a settings file may hold any number."""
     return [n for n in range(1, min(number, 1 << 16) + 1) if number % n == 0]

@@ -12,6 +12,7 @@ from perfdoc.analyzers.communication.dimensions import USES
 from perfdoc.profiling.gpus import gpu_family
 from perfdoc.records import dataclass
 from perfdoc.results.figures import per_cent
+from perfdoc.results.ranks import Communication
 from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling, predicted, time_share
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Case, Evidence, Level, Verdict, passes
@@ -71,10 +72,15 @@ def server_link(gpu: str | None, ranks: int) -> tuple[str, float] | None:
     return ("NVLink", known) if known else None
 
 
+def rows_of(case: Case, dimension: str) -> list[Communication]:
+    """Communication of a dimension, of all ranks."""
+    return [row for rank in case.ranks for row in rank.communication if row.dimension == dimension]
+
+
 def reached_gbps(case: Case, dimension: str) -> float | None:
     """Time-weighted bus bandwidth of a dimension's collectives, without waiting for late ranks if that was
     measured; None if it is known for less than half of the time."""
-    rows = [row for rank in case.ranks for row in rank.communication if row.dimension == dimension]
+    rows = rows_of(case, dimension)
     known = [(r.bus_bandwidth_gbps, r.total_ns) for r in rows if r.bus_bandwidth_gbps is not None]
     time = sum(ns for _, ns in known)
     if not time or time < _KNOWN_FRAC * sum(r.total_ns for r in rows):
@@ -127,7 +133,7 @@ def ceiling_of_transfer(case: Case, dimension: str) -> Gain | None:
 
 def seen(case: Case, dimension: str) -> bool:
     """Whether a capture has communication known to be of a dimension."""
-    return any(row.dimension == dimension for rank in case.ranks for row in rank.communication)
+    return bool(rows_of(case, dimension))
 
 
 def exposed_evidence(case: Case, dimension: str, share: float) -> Evidence:
@@ -231,16 +237,13 @@ LITTLE_HIDDEN_FRAC = 0.10
 
 def time_ns(case: Case, dimension: str) -> int:
     """Communication of a dimension, rows of all ranks together; rows that overlap count twice."""
-    return sum(
-        row.total_ns for rank in case.ranks for row in rank.communication if row.dimension == dimension
-    )
+    return sum(row.total_ns for row in rows_of(case, dimension))
 
 
 def hidden_frac(case: Case, dimension: str) -> float | None:
     """Hidden share of a dimension's communication; None without any."""
     total = time_ns(case, dimension)
-    rows = [row for rank in case.ranks for row in rank.communication if row.dimension == dimension]
-    return sum(row.hidden_ns for row in rows) / total if total else None
+    return sum(row.hidden_ns for row in rows_of(case, dimension)) / total if total else None
 
 
 def level_of(case: Case, dimension: str, *, switched_off: bool) -> Level:

@@ -7,6 +7,7 @@ from perfdoc.results.figures import significant
 from perfdoc.rules.engine.gain import Gain, predicted
 from perfdoc.rules.engine.needs import several
 from perfdoc.rules.engine.rule import Case
+from perfdoc.rules.facts.exposed import rows_of
 from perfdoc.rules.facts.precision import lack_bf16
 from perfdoc.simulator.replay.edits.rewiring import WAITS_FOR_NONE
 
@@ -65,13 +66,13 @@ def action_with_ddp(case: Case) -> str:
 
 
 def _sends_fp32(case: Case) -> bool:
-    rows = [row for rank in case.ranks for row in rank.communication if row.dimension == "dp"]
+    rows = rows_of(case, "dp")
     return any(row.element_type == "f32" and row.collective == "all_reduce" for row in rows)
 
 
 def settings_of_ddp(case: Case, better: str) -> str:
     """What to set, in words. better: which buckets the replay prefers; empty where none."""
-    rows = [row for rank in case.ranks for row in rank.communication if row.dimension == "dp"]
+    rows = rows_of(case, "dp")
     steps = max(sum(rank.window.steps for rank in case.ranks), 1)
     sums = [row for row in rows if row.collective == "all_reduce"]
     words = _buckets(sum(row.count for row in sums) / steps, [row.bytes for row in sums], steps)
@@ -126,10 +127,9 @@ SEVERAL_REPLICAS = several(
 def sums_in_16_bits(case: Case) -> bool | None:
     """By the reduction kernels, else by the settings; None if neither says."""
     seen: Counter[str] = Counter()
-    for rank in case.ranks:
-        for row in rank.communication:
-            if row.dimension == "dp" and row.collective in _REDUCTIONS and row.element_type:
-                seen[row.element_type] += row.total_ns
+    for row in rows_of(case, "dp"):
+        if row.collective in _REDUCTIONS and row.element_type:
+            seen[row.element_type] += row.total_ns
     if seen:
         return seen.most_common(1)[0][0] in _NARROW
     known, wide = case.setting("grad_reduce_in_fp32")

@@ -111,14 +111,14 @@ def batch_of(case: Case, at: Degrees) -> Batch | None:
 
     Memory savings count only if known to be on: an estimate may be too high, not too low.
     """
-    batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
+    each, count = case.number("micro_batch_size"), case.micro_batches_over(at.dp)
     sequence = sequence_of(case)
-    if not batch or not each or not sequence or batch % (each * at.dp):
+    if not each or not count or not sequence:
         return None
     return Batch(
         sequence=sequence,
         micro_sequences=each,
-        micro_batches=batch // (each * at.dp),
+        micro_batches=count,
         sharded_optimizer=case.is_set_to("use_distributed_optimizer", True),
         sequence_parallel=case.is_set_to("sequence_parallel", True),
         recompute=case.is_set_to("recompute_granularity", "full"),

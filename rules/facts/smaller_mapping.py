@@ -15,7 +15,6 @@ from perfdoc.rules.facts.degrees import (
     DEGREES,
     PP,
     TP,
-    batch_divides,
     degrees_of,
     divisors,
     layers_of,
@@ -198,7 +197,7 @@ def smallest_that_fits(case: Case, now: Degrees, share: float) -> tuple[Degrees,
     options = [(tp * pp, pp, tp) for tp in divisors(now.tp) for pp in divisors(now.pp)]
     for _, pp, tp in sorted(o for o in options if o[0] < now.tp * now.pp):
         then = now.with_model_parallel(tp=tp, pp=pp)
-        if then is None or then.expert_dp is None or not batch_divides(case, then.dp):
+        if then is None or then.expert_dp is None or case.micro_batches_over(then.dp) is None:
             continue
         if layers % (pp * then.vpp) or bubble_grows(case, now, then) > 0:
             continue
