@@ -97,6 +97,16 @@ def cpu_count() -> int | None:
         return os.cpu_count()
 
 
+def shared_cores(ranks: int | None, cores: int | None) -> str | None:
+    """A sentence where there are fewer cores than ranks that train on them; None else."""
+    if ranks is None or cores is None or ranks <= cores:
+        return None
+    return (
+        f"{ranks} ranks share {cores} core{'s' * (cores > 1)}: steps are slower than with a core each, and "
+        "communication is mostly waiting for a turn."
+    )
+
+
 def memory_bytes() -> int | None:
     """Memory of the machine; None where the system does not say."""
     try:

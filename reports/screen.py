@@ -32,7 +32,7 @@ _MOST = 4
 _WORTH_TENTHS = 5
 """Of a per cent: smaller leaves are pooled."""
 _FIRST_NOTES = (
-    *("off-scale", "shared-gpu", "names-no-step"),
+    *("off-scale", "shared-gpu", "ranks-share-cores", "names-no-step"),
     *("config-contradicted", "capture-left-out", "captures-apart", "broken-off", "damaged-rows"),
     *("completions-missing", "capture-incomplete", "partial-capture", "steps-left-out", "missing-ranks"),
     "secrets",

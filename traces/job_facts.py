@@ -121,6 +121,8 @@ class JobFacts:
     """Of devices that their capture does not name."""
     measured_ceilings: MeasuredCeilings | None = None
     """What `perfdoc run` measured before training."""
+    cores: int | None = None
+    """Logical CPUs of all machines, where each has as many as the first."""
     torch_version: str | None = None
     """PyTorch's, with what its builder put behind it: `2.7.1+cu128`."""
     nccl_version: str | None = None
@@ -207,6 +209,7 @@ def facts_of_manifest(manifest: Manifest, run_directory: Path | None = None) -> 
         "peak_source": manifest.hardware.peak_source or None,
         "peak_kind": manifest.hardware.peak_kind,
         "measured_ceilings": manifest.hardware.measured,
+        "cores": (manifest.hardware.cpu_count or 0) * manifest.hardware.nodes or None,
         "torch_version": manifest.versions.get("torch"),
         "nccl_version": manifest.versions.get("nccl"),
         "groups": layout.groups,

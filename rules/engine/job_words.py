@@ -113,8 +113,7 @@ def fitted(case: Case, meta: Meta, verdict: Verdict) -> Verdict:
     def said(text: str) -> str:
         for one in broken:
             text = text.replace(one.words, one.instead)
-        paddle, cpu = "paddle" in case.program.marks, case.on_host
-        for name in (case.program.vendor, "paddle" if paddle else "", "cpu" if cpu else ""):
+        for name in (case.program.vendor, *(case.program.marks & {"paddle"}), *["cpu"] * case.on_host):
             text = _in_terms(text, words().terms.get(name, ()))
         return " ".join(_HOLES.sub(lambda hole: hole[1] or hole[2] or "", text).split())
 

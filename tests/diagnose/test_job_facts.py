@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,15 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import measure_all
+from perfdoc.diagnose.quality import quality_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.reports.outlook import next_capture
 from perfdoc.results import Diagnosis, Job, from_json, to_json
 from perfdoc.traces.given_facts import given_facts
+from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import find_captures
 from tests.planted.capture import write_capture
+from tests.rules.communicating import communicating
 
 
 def _diagnosis(folder: Path, *words: str, request: WindowRequest | None = None) -> tuple[Diagnosis, Job]:
@@ -90,3 +94,18 @@ def test_a_gpu_that_the_capture_does_not_name_may_be_named(tmp_path: Path) -> No
     assert operator.roofline_frac == pytest.approx(214.748 / 1307, rel=1e-4)
     assert named.ranks[0].gpu.name == "Instinct MI300X"
     assert "gpu_name" not in next_capture(named)
+
+
+@pytest.mark.parametrize(
+    ("cores", "on_host", "told"), [(2, True, True), (8, True, False), (None, True, False), (2, False, False)]
+)
+def test_ranks_that_share_cores_are_told(
+    tmp_path: Path, cores: int | None, on_host: bool, told: bool
+) -> None:
+    """Eight ranks on two cores take turns, so that most of their communication is waiting for one."""
+    case = communicating(tmp_path, "dp", 100)
+    captures = [replace(c, ranks=[replace(r, on_host=on_host) for r in c.ranks]) for c in case.captures]
+    job = replace(case.job, facts=JobFacts(world_size=8, cores=cores))
+    notes = {note.code: note.message for note in quality_of(captures, [], [], job)}
+    assert ("8 ranks share 2 cores" in notes.get("ranks-share-cores", "")) == told
+    assert ("ranks-share-cores" in notes) == told

@@ -10,7 +10,7 @@ from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.knobs.reading.entry import NotAConfigurationError
-from perfdoc.profiling.environment import encodable
+from perfdoc.profiling.environment import encodable, shared_cores
 from perfdoc.results.figures import long_time
 from perfdoc.results.names import PROSE_LIMIT, shorten
 from perfdoc.results.quality import Contradiction, in_words
@@ -31,6 +31,7 @@ def quality_of(
     GPU activity."""
     return (
         [_unread(e) for e in unread]
+        + _shared_cores(captures, job)
         + _apart(captures)
         + _notes(captures)
         + _missing_ranks(job.world_size or 0, ranks)
@@ -126,6 +127,13 @@ def _notes(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
         )
         for (code, message, remedy), count in sorted(inputs.items())
     ]
+
+
+def _shared_cores(captures: Sequence[CaptureMeasurement], job: JobMeasurement) -> list[d.Quality]:
+    said = shared_cores(job.facts.world_size, job.facts.cores)
+    if said is None or not all(r.on_host for c in captures for r in c.ranks):
+        return []
+    return [d.Quality(code="ranks-share-cores", message=said, remedy="Train no more ranks than cores.")]
 
 
 def _missing_ranks(world: int, ranks: Sequence[d.Rank]) -> list[d.Quality]:

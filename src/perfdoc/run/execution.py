@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from perfdoc.peak.store import Setting, ceilings, ranks_here
+from perfdoc.profiling import environment
 from perfdoc.profiling.environment import cpu_count, name_command
 from perfdoc.profiling.errors import TraceError, UserError
 from perfdoc.profiling.launch_folder import Failure, LaunchFolder, kill
@@ -95,13 +96,7 @@ def _pass_on(process: subprocess.Popen[bytes], stops: Sequence[int], passes_on: 
 
 def shared_cores(planned: Plan) -> str | None:
     """A sentence where this machine has fewer cores than ranks to train on them; None else."""
-    ranks, cores = planned.ranks_here, cpu_count()
-    if planned.device != "cpu" or ranks is None or cores is None or ranks <= cores:
-        return None
-    return (
-        f"{ranks} ranks share {cores} core{'s' * (cores > 1)}: steps are slower than with a core each, and "
-        "communication is mostly waiting for a turn."
-    )
+    return environment.shared_cores(planned.ranks_here, cpu_count() if planned.device == "cpu" else None)
 
 
 def leave_ceilings(planned: Plan, say: Callable[[str], None]) -> None:

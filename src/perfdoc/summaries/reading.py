@@ -31,7 +31,7 @@ from perfdoc.version import __version__
 
 OF_THE_JOB = frozenset(
     {
-        *("flops_convention", "flops_per_step", "left_out", "nccl_version"),
+        *("cores", "flops_convention", "flops_per_step", "left_out", "nccl_version"),
         *("run_directory", "sources", "torch_version"),
     }
 )

@@ -93,8 +93,7 @@ def verdict_of(rows: Sequence[Row]) -> str:
     return f"{gain} with {changes_words(best.changes)}{sure}{more}."
 
 
-_SURE = 0.01
-"""As the gate's: what chance shows more often is said."""
+_SURE = 0.01  # as the gate's: what chance shows more often is said
 
 
 def _by_chance(others: int, runs: int, unchanged: int) -> str:

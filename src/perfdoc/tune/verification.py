@@ -88,14 +88,12 @@ def state_of(plan: Plan, *, force: bool = False) -> State:
         return fresh
     content = content_of(path, "record of runs", remedy="Choose another -o.", most_bytes=_MAX_STATE_BYTES)
     found = decoded(path, content, State, "record of perfdoc tune's runs", remedy="Choose another -o.")
-    if not found.runs:
-        return fresh
-    if found.plan != plan.digest:
+    if found.runs and found.plan != plan.digest:
         raise UserError(
             f"{path}: is of other configurations or another command. Choose another -o, or begin anew with "
             "--force."
         )
-    return found
+    return found if found.runs else fresh
 
 
 def measure(plan: Plan, state: State, runner: Runner, say: Callable[[str], None]) -> tuple[State, bool]:
