@@ -20,8 +20,8 @@ from job_model_table import captured, facts_of, simulated  # noqa: E402
 
 from perfdoc.simulator.forward.layout import parse_layout  # noqa: E402
 from perfdoc.simulator.job.predict import Models, build_models  # noqa: E402
-from perfdoc.simulator.job.rank import RankWork  # noqa: E402
 from perfdoc.simulator.job.settings import captured_settings  # noqa: E402
+from perfdoc.simulator.work.rank import RankWork  # noqa: E402
 from perfdoc.traces.known_models import known_models  # noqa: E402
 
 

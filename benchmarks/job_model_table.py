@@ -27,8 +27,8 @@ from perfdoc.simulator.forward.job import Job, Simulation, simulate_job
 from perfdoc.simulator.forward.layout import Layout, parse_layout
 from perfdoc.simulator.forward.rows import write_rank
 from perfdoc.simulator.job.predict import build_models
-from perfdoc.simulator.job.rank import RankWork, rank_work
 from perfdoc.simulator.job.settings import JobSettings, captured_settings, spread_layers
+from perfdoc.simulator.work.rank import RankWork, rank_work
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import ModelShape, known_models
 

@@ -31,8 +31,8 @@ from predicted_changes import NO_OVERLAP, Change  # noqa: E402
 from perfdoc.analyzers.device.window import WindowRequest  # noqa: E402
 from perfdoc.analyzers.measure import measure_capture  # noqa: E402
 from perfdoc.simulator.job.predict import build_models  # noqa: E402
-from perfdoc.simulator.job.rank import RankWork, rank_work  # noqa: E402
 from perfdoc.simulator.job.settings import JobSettings, captured_settings, spread_layers  # noqa: E402
+from perfdoc.simulator.work.rank import RankWork, rank_work  # noqa: E402
 from perfdoc.traces.job_facts import JobFacts  # noqa: E402
 
 PLAIN = (*NO_OVERLAP, "use_distributed_optimizer=false")

@@ -10,12 +10,12 @@ from perfdoc.records import dataclass
 from perfdoc.results.job_model import JobModelAnalysis, ModelledStage
 from perfdoc.results.quality import MEASURED
 from perfdoc.results.replay import Gain, Prediction
-from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.settings import JobSettings, captured_settings, ends_near, uneven_split
 from perfdoc.simulator.replay.edits.edit import Value
 from perfdoc.simulator.replay.edits.pipeline import FIRST, LAST, VPP
 from perfdoc.simulator.replay.gains import WhyNot, prediction_of
 from perfdoc.simulator.replay.proposals import change_title
+from perfdoc.simulator.work.rank import RankWork
 from perfdoc.traces.job_facts import JobFacts
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from functools import cached_property
 
 from perfdoc.records import dataclass
 from perfdoc.simulator.job.network import Network
-from perfdoc.simulator.job.rank import INSIDE_A_PASS
 from perfdoc.simulator.job.scaling import (
     Link,
     check_possible,
@@ -28,6 +27,7 @@ from perfdoc.simulator.job.scaling import (
 from perfdoc.simulator.job.schedule import Window, run_schedule
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.stages import NOTHING, Stage, Work, mean_of
+from perfdoc.simulator.work.rank import INSIDE_A_PASS
 from perfdoc.traces.known_models import ModelShape
 
 _KEPT = 10_000

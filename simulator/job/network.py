@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 from perfdoc.records import dataclass
-from perfdoc.simulator.job.rank import Traffic
 from perfdoc.simulator.job.settings import JobSettings
+from perfdoc.simulator.work.rank import Traffic
 
 _TINY_BYTES = 65_536
 _APART = 4

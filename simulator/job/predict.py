@@ -10,11 +10,11 @@ from perfdoc.records import dataclass
 from perfdoc.results.replay import Gain
 from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.network import crosses_domains, crossing_hops_frac, network_of, tiny_ns
-from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.scaling import behind_ns, link_of
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.stages import Both, Stage, Work, stages_of
 from perfdoc.simulator.replay.unedited import ERROR_MAX_FRAC
+from perfdoc.simulator.work.rank import RankWork
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import ModelShape
 

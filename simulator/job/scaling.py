@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from perfdoc.analyzers.memory.formula import parameters_of
 from perfdoc.records import dataclass
 from perfdoc.simulator.job.network import Network
-from perfdoc.simulator.job.rank import RankWork, Traffic
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.stages import Work
+from perfdoc.simulator.work.rank import RankWork, Traffic
 from perfdoc.traces.known_models import ModelShape
 
 _COMPUTE = ("gemm", "attention", "other")

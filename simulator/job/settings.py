@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfdoc.analyzers.pipeline.layout import chunks_by_warm_up
 from perfdoc.records import dataclass
-from perfdoc.simulator.job.rank import RankWork, Traffic
+from perfdoc.simulator.work.rank import RankWork, Traffic
 from perfdoc.traces.job_facts import JobFacts
 
 _STAGES_MAX = 4_096

@@ -16,8 +16,8 @@ import numpy as np
 from perfdoc.analyzers.memory.formula import parameters_of
 from perfdoc.records import dataclass
 from perfdoc.results.job_model import Origin
-from perfdoc.simulator.job.rank import PassWork, RankWork
 from perfdoc.simulator.job.settings import JobSettings
+from perfdoc.simulator.work.rank import PassWork, RankWork
 from perfdoc.traces.known_models import ModelShape
 
 _FIXED_MAX_FRAC = 0.5

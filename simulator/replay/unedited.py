@@ -28,9 +28,9 @@ from perfdoc.results.replay import RankReplay, Replay
 from perfdoc.simulator.engine import EdgeKind, Schedule, TaskKind, critical_path, schedule
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.engine.schedule import expect
-from perfdoc.simulator.job.rank import RankWork, rank_work
 from perfdoc.simulator.replay.first_steps import first_steps, until
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt, rebuild_rank
+from perfdoc.simulator.work.rank import RankWork, rank_work
 from perfdoc.traces.table import Bool, unique
 
 ERROR_MAX_FRAC = 0.05

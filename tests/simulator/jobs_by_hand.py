@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perfdoc.simulator.job.messages import Messages
-from perfdoc.simulator.job.rank import PassWork, RankWork, Traffic
+from perfdoc.simulator.work.messages import Messages
+from perfdoc.simulator.work.rank import PassWork, RankWork, Traffic
 from perfdoc.traces.job_facts import JobFacts
 
 MS = 1_000_000.0

@@ -12,8 +12,8 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.simulator.job.predict import Models, build_models
-from perfdoc.simulator.job.rank import RankWork, rank_work
 from perfdoc.simulator.job.settings import JobSettings, captured_settings
+from perfdoc.simulator.work.rank import RankWork, rank_work
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import known_models
 from tests.planted.job import PlantedSteps

@@ -11,10 +11,10 @@ from perfdoc.simulator.job.analysis import model_job
 from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.network import network_of
 from perfdoc.simulator.job.predict import build_model, build_models
-from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.scaling import Link, behind_ns, moved_over_dp, work_factors
 from perfdoc.simulator.job.settings import JobSettings
 from perfdoc.simulator.job.stages import Work, fold
+from perfdoc.simulator.work.rank import RankWork
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import known_models
 from tests.simulator.jobs_by_hand import MS, rank_by_hand, traffic_by_hand

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from perfdoc.simulator.job.predict import build_model
-from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.settings import captured_settings
+from perfdoc.simulator.work.rank import RankWork
 from tests.planted import changed
 from tests.planted.job import planted_steps
 from tests.planted.layered import LayeredModel

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.job.rank import GROUPS, RankWork, rank_work
 from perfdoc.simulator.job.stages import Work
+from perfdoc.simulator.work.rank import GROUPS, RankWork, rank_work
 from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import GEMM

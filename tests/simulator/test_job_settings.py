@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from perfdoc.simulator.job.rank import RankWork
 from perfdoc.simulator.job.settings import JobSettings, captured_settings, spread_layers
+from perfdoc.simulator.work.rank import RankWork
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import known_models
 from tests.simulator.jobs_by_hand import rank_by_hand, traffic_by_hand

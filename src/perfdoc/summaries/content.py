@@ -15,9 +15,9 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import DeviceAnalysis, RankMeasurement
 from perfdoc.records import dataclass
 from perfdoc.results.replay import Replay
-from perfdoc.simulator.job.rank import RankWork, rank_work
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, KeptRank, may_keep, replay_and_keep
+from perfdoc.simulator.work.rank import RankWork, rank_work
 from perfdoc.traces.job_facts import JobFacts
 
 

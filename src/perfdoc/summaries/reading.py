@@ -19,7 +19,7 @@ from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.results.names import shorten
 from perfdoc.results.replay import Replay
 from perfdoc.simulator.engine.graph import EdgeKind, TaskKind
-from perfdoc.simulator.job.rank import rank_work
+from perfdoc.simulator.work.rank import rank_work
 from perfdoc.summaries.content import Kept, KeptTasks, Measured, joined, keep_tasks_of, needs_kept
 from perfdoc.traces import NoGpuActivityError, Note, TraceError
 from perfdoc.traces.columns import Column

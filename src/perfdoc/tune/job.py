@@ -21,8 +21,8 @@ from perfdoc.results.headline import Mfu
 from perfdoc.results.quality import in_words
 from perfdoc.rules.facts.hardware import gpu_of, job_nvlink_domain
 from perfdoc.simulator.job.predict import Models, build_models
-from perfdoc.simulator.job.rank import RankWork, rank_work
 from perfdoc.simulator.job.settings import JobSettings, captured_settings
+from perfdoc.simulator.work.rank import RankWork, rank_work
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.tune.space import P2P
 

@@ -28,7 +28,7 @@ from perfdoc.analyzers.pipeline.passes import (
 )
 from perfdoc.analyzers.pipeline.rank import pipeline_group
 from perfdoc.records import dataclass
-from perfdoc.simulator.job.messages import Messages, messages_of
+from perfdoc.simulator.work.messages import Messages, messages_of
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.table import F64, at_percent, median, unique
 

@@ -1,0 +1,1 @@
+"""What captured ranks say of their passes and messages: what the job is modelled from."""
