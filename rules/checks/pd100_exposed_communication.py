@@ -114,6 +114,12 @@ def _by_size(one: Messages) -> str:
     )
 
 
+_SYNC_NORM = "batch_norm_reduce_statistics"
+"""In the name of a kernel that only PyTorch's SyncBatchNorm runs."""
+_ONE_GPU = (
+    "SyncBatchNorm exchanges each layer's statistics, and its next kernel waits for them. BatchNorm over one "
+    "GPU's samples, where these are enough, or GroupNorm exchange nothing."
+)
 _BUCKETS = "gradients in buckets: DDP's bucket_cap_mb; "
 _WHERE = (
     ": gradients during the backward pass, as DDP and FSDP do (overlap_grad_reduce), weights before the "
@@ -239,9 +245,11 @@ def _reason(found: Sequence[Messages], elsewhere: str) -> str:
 
 def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:
     """What hides or shortens each collective, whichever dimension it serves."""
+    norms = any(_SYNC_NORM in kernel.name for rank in case.ranks for kernel in rank.kernel_times)
+    less = f"send them as few large ones ({_BUCKETS}several tensors in one call or one flat tensor)."
     parts = [
         f"The {m.count:,.0f} {m.words} operations a {case.unit} are mostly small and cost their latency: "
-        f"send them as few large ones ({_BUCKETS}several tensors in one call or one flat tensor)."
+        + (_ONE_GPU if norms and m.collective in ("all_reduce", "all_gather") else less)
         for m in found
         if m.are_many_small and m.collective != "sync"
     ]
