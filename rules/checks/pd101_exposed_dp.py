@@ -90,7 +90,8 @@ def evaluate(case: Case) -> Verdict:
         action=action_with_ddp(case) if ddp and not overlaps else "",
         remedy=" ".join(w for w in ("" if advice else unadvised, *_held_back(case, ddp=ddp)) if w),
         otherwise=_UNADVISED,
-        gain=(gain_with_ddp(case) if ddp and not advice else None) or ceiling_of_transfer(case, "dp"),
+        gain=(gain_with_ddp(case) if ddp and not advice else None)
+        or ceiling_of_transfer(case, "dp", by_overlap=len(advice) == len(queues) + len(overlaps)),
         verify=_VERIFY,
         false_alarm=_FALSE_ALARM,
     )

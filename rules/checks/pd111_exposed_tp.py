@@ -96,7 +96,7 @@ def evaluate(case: Case) -> Verdict:
         advice=advice,
         remedy=" ".join(w for w in (_QUEUED if queued else _BACKWARD if unordered else "", remedy) if w),
         otherwise=_NOTHING,
-        gain=unordered or ceiling_of_transfer(case, "tp"),
+        gain=unordered or ceiling_of_transfer(case, "tp", by_overlap=True),
         verify="Run again: exposed TP communication in the ledger falls; all-gathers and reduce-scatters "
         "become copies or user-buffer kernels during GEMMs.",
         false_alarm="Waiting for a late rank, if ranks were not compared; or embedding and loss, which share "

@@ -53,6 +53,8 @@ _BY_DESIGN = (
     "See whether the optimizer runs in one step in {} alone: of gradients that are accumulated that is by "
     "design, and an iteration is so many steps."
 )
+MOST_OF_MEAN = 0.5
+"""Of the mean step, in a few: all other figures are theirs."""
 _LOOK = "Look at that step on the timeline, and at what else used its network and hosts then"
 
 
@@ -89,11 +91,12 @@ def evaluate(case: Case) -> Verdict:
     by_design = often > 0 and _by_all(case, told)
     few = usual.count < MIN_OUTLIER_STEPS and _by_all(case, told)  # as a step of several that updates
     leads = len(rest) > 0 and not by_design and not few
+    alone = cost >= MOST_OF_MEAN and not by_design and not few  # the first: no loss of the mean says anything
     if by_design:
         look = _BY_DESIGN.format(often)
     return fires(
         level="problem" if leads else "information",
-        blames=(opening(said) if often else said) if leads and cost >= LEADS_FRAC else "",
+        blames=(opening(said) if often else said) if (leads or alone) and cost >= LEADS_FRAC else "",
         reason=said,
         evidence=[
             *evidence,

@@ -117,17 +117,20 @@ def waited_ns(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:
     return lambda rank: of.get(id(rank), 0)
 
 
-def ceiling_of_transfer(case: Case, dimension: str) -> Gain | None:
-    """Upper bound: all exposed communication less waiting for late ranks; None if the capture has none."""
+def ceiling_of_transfer(case: Case, dimension: str, *, by_overlap: bool = False) -> Gain | None:
+    """Upper bound: all exposed communication less waiting for late ranks; None if the capture has none.
+    by_overlap: as far as there is compute to hide it."""
     if not seen(case, dimension):
         return None
     wait = waited_ns(case, dimension)
 
     def movable_ns(rank: RankMeasurement) -> int:
         total = sum(row.total_ns for row in rank.communication if row.dimension == dimension)
-        return min(rank.ledger.exposed_comm.by_name[dimension], max(0, total - wait(rank)))
+        most = rank.ledger.compute if by_overlap else total
+        return min(rank.ledger.exposed_comm.by_name[dimension], max(0, total - wait(rank)), most)
 
     what = f"all exposed {dimension.upper()} communication except waiting for late ranks"
+    what += ", as far as compute can hide it" if by_overlap else ""
     return ceiling(case, movable_ns, what)
 
 

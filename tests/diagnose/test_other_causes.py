@@ -212,6 +212,45 @@ def test_a_call_that_the_host_waits_in_is_named(call: str, words: str, tmp_path:
     assert read_trace(path).capabilities["thread_states"].available is not call.startswith("MPI")
 
 
+@pytest.mark.parametrize(("compiles_ms", "leads"), [(300, True), (10, False)])
+def test_a_first_step_that_is_most_of_the_mean_leads(compiles_ms: int, leads: bool, tmp_path: Path) -> None:
+    """Ten steps of 3 ms; the host compiles behind the first kernel of the first, for 100 times as long or for
+    three: 30 of 33 ms of the mean step, or 1 of 4."""
+    builder, thread, device = one_gpu()
+    at = 1_000 * US
+    for step in range(10):
+        length = (3_000 + (compiles_ms * 1_000 if step == 0 else 0)) * US
+        for call in (at, at + length - 1_500 * US):
+            device.kernel(GEMM, call + 10 * US, call + 1_490 * US, launch=(thread, call, call + 5 * US))
+        thread.range(f"step {step}", at, at + length - US)
+        at += length
+    path = write_nsys_sqlite(builder.build(), tmp_path / "report.sqlite")
+    said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
+    assert said.verdict.startswith("step 0 takes ") is leads
+
+
+def test_overlap_hides_no_more_than_there_is_compute(tmp_path: Path) -> None:
+    """Each step computes for 10 ms and reduces for 40: overlapped, it takes 40 of 50."""
+    forward, backward = "void flash::flash_fwd_kernel<x>(y)", "void flash_bwd_kernel<x>(y)"
+    names = [*[GEMM, forward] * 5, *[backward, GEMM] * 5]
+    builder = TimelineBuilder()
+    for number in range(2):
+        process = builder.process(pid=1000 + number)
+        thread, device = process.thread(), process.device(number)
+        for step in range(6):
+            at = (1_000 + 50_000 * step) * US
+            for i, name in enumerate((*names, ALL_REDUCE)):
+                begin, call = at + (200 + i * 500) * US, at + i * 5 * US
+                end, stream = (at + 50_200 * US, 20) if name == ALL_REDUCE else (begin + 500 * US, 7)
+                device.kernel(name, begin, end, stream=stream, launch=(thread, call, call + 4 * US))
+            thread.range(f"step {step}", at - US, at + 49_000 * US)
+    path = write_nsys_sqlite(builder.build(), tmp_path / "report.sqlite")
+    said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
+    (rule,) = [rule for rule in said.rules if rule.code == "PD101"]
+    assert rule.gain is not None
+    assert rule.gain.high_ms == pytest.approx(10, rel=0.01)
+
+
 def test_gpus_that_wait_for_each_other_are_not_launched_too_late(tmp_path: Path) -> None:
     """Steps of 1 ms: one GPU works for 490 us, then the other, whose kernel was launched with it; the
     host waits for it, and launches both again. All of the time one of them works."""
