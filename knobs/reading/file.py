@@ -38,9 +38,9 @@ def toml_entries(text: str) -> Iterator[Entry]:
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # its own error is a ValueError, an endless number another
-        where = re.search(r"at line (\d+)", str(error))
-        said = f"line {where[1]}: " if where else ""
-        raise NotAConfigurationError(f"{said}no TOML. Give TOML, YAML, flags or variables.") from error
+        where = re.search(r"^(.{1,80}) \(at line (\d+)", str(error))
+        said = f"line {where[2]}: {where[1]}: " if where else ""
+        raise NotAConfigurationError(f"{said}no TOML. Mend it, or give YAML, flags or variables.") from error
     lines = _toml_lines(text)
     todo: list[tuple[str, Any, int]] = [("", data, 0)]
     while todo:

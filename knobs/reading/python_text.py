@@ -280,8 +280,8 @@ def parsed(text: str) -> ast.Module:
         if isinstance(error, NotAConfigurationError):
             raise
         line = getattr(error, "lineno", None)
-        where = f"line {line}: " if line else ""
-        raise NotAConfigurationError(f"{where}no Python. Give YAML, flags or variables.") from error
+        where = f"line {line}: {getattr(error, 'msg', '')[:80]}: " if line else ""
+        raise NotAConfigurationError(f"{where}no Python. Mend it, or give YAML or flags.") from error
 
 
 def _assigned(target: ast.expr, value: ast.expr, known: _Constants) -> Iterator[Entry]:

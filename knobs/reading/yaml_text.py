@@ -113,7 +113,7 @@ def _documents(text: str) -> list[_Node]:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
         problem = getattr(error, "problem", None) or "no YAML"
-        raise NotAConfigurationError(f"{where}{problem}. Give YAML, flags or variables.") from error
+        raise NotAConfigurationError(f"{where}{problem}. Mend it, or give flags or variables.") from error
     return roots
 
 

@@ -162,7 +162,7 @@ LAUGHS = "a0: &a0 [x, y]\n" + "".join(
         ("x.yaml", "a: [1\nb: 2", "line 2"),
         ("x.yaml", "just words\n", "no settings"),
         ("x.py", "(" * 5_000, "nested"),
-        ("x.py", "x = (1 +", "no Python"),
+        ("x.py", "x = (1 +", "line 1: '(' was never closed: no Python"),
         ("x.py", "-" * 500_000 + "1", "no Python"),
         ("x.sh", "a.b=1 " * 30_000, "more than 20000"),
         ("x.sh", "", "no settings"),
@@ -206,7 +206,11 @@ def test_toml_has_a_line_for_every_key() -> None:
 
 @pytest.mark.parametrize(
     ("text", "what"),
-    [("[a\nb = 1", "line 1"), ("a = " + "[" * 5_000, "no TOML"), ("a = " + "9" * 6_000, "no TOML")],
+    [
+        ("[a\nb = 1", "line 1: Expected '.*: no TOML"),
+        ("a = " + "[" * 5_000, "no TOML"),
+        ("a = " + "9" * 6_000, "no TOML"),
+    ],
 )
 def test_what_is_no_toml_is_refused(text: str, what: str) -> None:
     with pytest.raises(NotAConfigurationError, match=what):
