@@ -12,23 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import ParamSpec, TypeVar, overload
 
-from perfdoc.profiling import ranges, vocabulary
+from perfdoc.profiling import ranges
 from perfdoc.profiling.own import following
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-KNOWN = {
-    "backward": vocabulary.BACKWARD,
-    "checkpoint": vocabulary.CHECKPOINT,
-    "data": vocabulary.DATA,
-    "evaluation": vocabulary.EVALUATION,
-    "forward": vocabulary.FORWARD,
-    "micro_batch": vocabulary.MICRO_BATCH,
-    "optimizer": vocabulary.OPTIMIZER,
-}
-"""The words that `marked` turns into names of the vocabulary."""
 _KNOWN = re.compile(
     r"(?:data|evaluation|optimizer|checkpoint(?: save| load)?|micro_batch (?:0|[1-9][0-9]{0,8})"
     r"|(?:forward|backward)(?: layer=(?:0|[1-9][0-9]{0,8}))?(?: module=[A-Za-z0-9_.]{1,200})?)"
@@ -129,7 +119,4 @@ def vocabulary_name(name: str) -> str:
     >>> vocabulary_name("forward_hook")
     'forward_hook'
     """
-    if not _KNOWN.fullmatch(name):
-        return name
-    word, space, rest = name.partition(" ")
-    return KNOWN[word] + space + rest
+    return f"perfdoc.{name}" if _KNOWN.fullmatch(name) else name

@@ -92,7 +92,6 @@ class Tools:
             return f"analysis: {name}\n{render_llm(report.diagnosis)}"
 
     def _read(self, paths: list[str], options: dict[str, Any]) -> Report:
-        from perfdoc.compare.side import captures_or_diagnosis
         from perfdoc.compare.stored import read_diagnosis
 
         named = [self._reach.path(text) for text in paths]
@@ -102,9 +101,7 @@ class Tools:
         if not named:
             raise PerfdocError("no capture is named.")
         for path in named:
-            found = captures_or_diagnosis(path)
-            self._reach.found([found] if isinstance(found, Path) else found)
-            if isinstance(found, Path):
+            if isinstance(found := self._found(path), Path):
                 if options or len(named) > 1:
                     raise PerfdocError(f"{path}: is a diagnosis, which stands alone and takes no options.")
                 return Report(read_diagnosis(found)[0])
@@ -273,14 +270,19 @@ class Tools:
             return answer(document, *lists, limit=_TABLE_LIMIT)
 
     def _side(self, given: str) -> str | Report:
-        from perfdoc.compare.side import captures_or_diagnosis
-
         if given in self._kept:
             return self._kept[given]
         path = self._reach.path(given)
+        self._found(path)
+        return path
+
+    def _found(self, path: str) -> list[Path] | Path:
+        """The captures, or the diagnosis, that a path leads to, all of them within reach."""
+        from perfdoc.compare.side import captures_or_diagnosis
+
         found = captures_or_diagnosis(path)
         self._reach.found([found] if isinstance(found, Path) else found)
-        return path
+        return found
 
 
 _GLOB = frozenset("*?[")

@@ -20,7 +20,7 @@ from perfdoc.profiling.process import local_rank, started_rank
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.records import dataclass
 from perfdoc.results.figures import plural, size
-from perfdoc.run.torchrun import Job, other_launcher, read_job
+from perfdoc.run.torchrun import Job, other_launcher, ranks_of, read_job
 
 GET_NSYS = (
     "get Nsight Systems from https://developer.nvidia.com/nsight-systems (or: apt-get install "
@@ -70,7 +70,7 @@ def plan(asked: Asked) -> Plan:
             f"{outer[0]} starts the ranks: put it in front: {' '.join(outer)} … perfdoc capture -o DIR -- "
             "python train.py"
         )
-    steps, ranks = _steps(asked.steps), _ranks(asked.ranks)
+    steps, ranks = _steps(asked.steps), ranks_of("--ranks", asked.ranks)
     device = _device()
     started = started_rank() if not job.launcher else None
     rank = None if job.launcher else (started[0] if started else 0)
@@ -184,15 +184,6 @@ def _steps(text: str | None) -> tuple[int, int] | None:
     if not colon or not all(word.isdecimal() and len(word) < 10 for word in (first, end)):
         raise UserError(f"--steps {text!r}: give FIRST:END, such as 10:14 for the steps 10 to 13.")
     return int(first), int(end)
-
-
-def _ranks(text: str | None) -> frozenset[int] | None:
-    if text is None:
-        return None
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and len(word) < 8 for word in words):
-        raise UserError(f"--ranks {text!r}: give numbers with commas, such as 0,8.")
-    return frozenset(map(int, words))
 
 
 def _folder(output: Path | None, *, shared: bool, own: int | None) -> Path:

@@ -18,7 +18,7 @@ from perfdoc.profiling.telling import stage
 from perfdoc.profiling.whole_file import is_stream, may_write, write_all
 from perfdoc.records import dataclass
 from perfdoc.results.names import base_name, shorten
-from perfdoc.traces import NoGpuActivityError, TraceError
+from perfdoc.traces import NoGpuActivityError
 
 if TYPE_CHECKING:
     from perfdoc.diagnose.workers import Place
@@ -96,15 +96,13 @@ def _written(
 ) -> tuple[Diagnosis, bytes, Path | None]:
     """The diagnosis, its serial form, and the folder where the report is. Raises UserError."""
     from perfdoc.diagnose.measuring import analysed
-    from perfdoc.diagnose.workers import WorkerLostError
 
     try:
         diagnosis = analysed(request, place=place).diagnosis
-    except (TraceError, WorkerLostError) as error:
-        if isinstance(error, NoGpuActivityError):
-            for words in error.holds:  # what there is to see without a GPU
-                say(f"{base_name(error.path)} {words}")
-        raise UserError(str(error)) from error
+    except NoGpuActivityError as error:
+        for words in error.holds:  # what there is to see without a GPU
+            say(f"{base_name(error.path)} {words}")
+        raise
     _say_what_is_left_out(diagnosis)
     from perfdoc.results import to_json
 

@@ -51,12 +51,10 @@ def in_one_line(
     try:
         yield
     except Exception as error:
-        from perfdoc.diagnose.workers import WorkerLostError
-
         # A full disk, above all. PyTorch traces are read without SQLite.
         database = sys.modules.get("sqlite3")
         unwritten = (OSError, *([database.Error] if database else []))
-        if debug or not isinstance(error, mistakes or (ValueError, WorkerLostError, *unwritten)):
+        if debug or not isinstance(error, mistakes or (ValueError, *unwritten)):
             raise
         if not mistakes and isinstance(error, unwritten):
             fail(unwritten_words(error, output))

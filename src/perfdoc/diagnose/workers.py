@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from perfdoc.profiling.copies import begin, may_fork, starting
+from perfdoc.profiling.errors import UserError
 from perfdoc.records import dataclass
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _LOST = "a worker process died, perhaps out of memory. Try fewer: --jobs 1."
 _LOOK_S = 0.5
 
 
-class WorkerLostError(RuntimeError):
+class WorkerLostError(UserError):
     """A worker process died."""
 
 

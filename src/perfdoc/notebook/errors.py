@@ -16,14 +16,13 @@ class PerfdocError(ValueError):
 @contextmanager
 def one_line() -> Iterator[None]:
     """What is wrong with an input, a lost worker and a disk that takes nothing: as PerfdocError."""
-    from perfdoc.diagnose.workers import WorkerLostError
     from perfdoc.results.names import PROSE_LIMIT, prose
 
     try:
         yield
     except PerfdocError:
         raise
-    except (ValueError, WorkerLostError) as error:  # UserError and TraceError are ValueErrors
+    except ValueError as error:
         raise PerfdocError(prose(str(error), PROSE_LIMIT)) from error
     except OSError as error:
         said = f"{error.filename}: {error.strerror}." if error.filename else str(error)

@@ -16,7 +16,7 @@ from perfdoc.profiling.profiler_choice import ProfilerChoice, choose_profiler
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.whole_file import whole_file
 from perfdoc.records import dataclass
-from perfdoc.run.torchrun import TorchrunArguments, read_torchrun
+from perfdoc.run.torchrun import TorchrunArguments, ranks_of, read_torchrun
 from perfdoc.trainer.config.profiling import profiler_of, window_of
 from perfdoc.trainer.config.resolve import DEFAULT_CONFIG, ResolvedConfig, resolve
 from perfdoc.trainer.data import check_files
@@ -156,14 +156,9 @@ def config_rows(config: str, overrides: Sequence[str]) -> list[tuple[str, str, s
 
 
 def _profiled_ranks(text: str | None, world_size: int | None) -> frozenset[int] | None:
-    """`0,8` → those ranks; None for all. world_size: None where it is not known yet."""
-    if text is None:
-        return None
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and len(word) < 8 for word in words):
-        raise UserError(f"--profile-ranks {text!r}: give numbers with commas, such as 0,8.")
-    ranks = frozenset(map(int, words))
-    if world_size is not None and max(ranks) >= world_size:
+    """Those ranks; None for all. world_size: None where it is not known yet."""
+    ranks = ranks_of("--profile-ranks", text)
+    if ranks is not None and world_size is not None and max(ranks) >= world_size:
         raise UserError(f"--profile-ranks {text}: the run has ranks 0 to {world_size - 1}.")
     return ranks
 

@@ -90,6 +90,14 @@ def read_torchrun(words: Sequence[str]) -> TorchrunArguments:
     )
 
 
+def ranks_of(option: str, text: str | None) -> frozenset[int] | None:
+    """`0,8` → those ranks; None where none are named. Raises UserError."""
+    words = [word.strip() for word in (text or "").split(",")]
+    if text is not None and not all(word.isdecimal() and len(word) < 8 for word in words):
+        raise UserError(f"{option} {text!r}: give numbers with commas, such as 0,8.")
+    return None if text is None else frozenset(map(int, words))
+
+
 def _nodes(text: str) -> int | None:
     least, _, most = str(text).partition(":")
     low = _positive("--nnodes", least)

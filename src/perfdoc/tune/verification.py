@@ -15,7 +15,7 @@ import msgspec
 from perfdoc.compare.runs import run_manifest
 from perfdoc.compare.stored import content_of, decoded
 from perfdoc.compare.verify.advised import arms_of
-from perfdoc.compare.verify.rerun import StoppedError, run_once
+from perfdoc.compare.verify.rerun import MAX_STEPS, MIN_STEPS, StoppedError, run_once
 from perfdoc.knobs.knob import Value
 from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.manifest import Manifest
@@ -204,9 +204,6 @@ def _trial(row: Row, step_ms: float, state: State, now_ms: float) -> Trial:
         in_band=None if measured is None else row.step_ms.low * scale <= measured <= row.step_ms.high * scale,
         failure=failure,
     )
-
-
-MIN_STEPS, MAX_STEPS = 16, 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
