@@ -1,6 +1,7 @@
 """A call that waits drains the launch queue. The device then idles until the host is back in Python, and goes
 on idling before kernel after kernel until the host is ahead again."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from perfdoc.results.figures import brief, per_cent, significant
@@ -94,7 +95,7 @@ def evaluate(case: Case) -> Verdict:
     return fires(
         reason="the host waits for the device inside the step, and the queue runs dry behind each wait",
         evidence=[*evidence, *_calls(case, groups)],
-        remedy=" ".join(_remedies(groups)),
+        remedy=" ".join(_remedies(case, groups)),
         gain=bounded(
             gain,
             ceiling(
@@ -142,9 +143,15 @@ def _calls(case: Case, groups: list[CallGroup]) -> Iterator[Evidence]:
         yield (f"{label}, {times}, all ranks", said)
 
 
-def _remedies(groups: list[CallGroup]) -> Iterator[str]:
-    """By the operator that waits, the costliest first; all where no operator is known."""
+def _remedies(case: Case, groups: list[CallGroup]) -> Iterator[str]:
+    """By the operator that waits, the costliest first; all where no operator is known. Most operators that
+    copy read values where so many copies go to the host and few come from it."""
     said = dict.fromkeys(_remedy_of(g) for g in sorted(groups, key=lambda g: -g.idle_caused_ns))
+    copies, kinds = sum(g.count for g in groups if _remedy_of(g) is _MOVE), Counter[str]()
+    for copied in (copied for rank in case.ranks for copied in rank.copies):
+        kinds[copied.kind] += copied.count
+    if 2 * kinds["host to device"] < copies <= 2 * kinds["device to host"]:
+        said = dict.fromkeys(_READ if words is _MOVE else words for words in said)
     known = [words for words in said if words]
     yield from known[:2] or (_READ, _MOVE, _SYNCHRONIZE)
 

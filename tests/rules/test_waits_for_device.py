@@ -17,7 +17,7 @@ from tests.captures.timeline import TimelineBuilder, one_gpu
 from tests.rules.cases import US, case_of, gain_of, predicting, result
 
 
-def drained(steps: int = 0) -> TimelineBuilder:
+def drained(steps: int = 0, operator: str = "aten::item") -> TimelineBuilder:
     """A kernel [5, 105) us that the host waits for in [10, 106). Back in Python it launches three kernels of
     10 us, one every 30 us: [126, 136), [156, 166), [186, 196). steps: so many in ranges, 200 us each; none:
     one stretch without any. A step ends with a second wait, [190, 197)."""
@@ -27,7 +27,7 @@ def drained(steps: int = 0) -> TimelineBuilder:
         if steps:
             thread.range(f"step {i}", at, at + 199 * US)
         device.kernel(GEMM, at + 5 * US, at + 105 * US, launch=(thread, at, at + 5 * US))
-        thread.range("aten::item", at + 9 * US, at + 107 * US)
+        thread.range(operator, at + 9 * US, at + 107 * US)
         thread.synchronize("stream", at + 10 * US, at + 106 * US, stream=7)
         for k in range(3):
             begin = at + (120 + 30 * k) * US
@@ -84,6 +84,21 @@ def test_without_a_replay_the_bound_is_what_the_host_can_get_ahead(waiting: Case
     assert ".item()" in found.remedy
     assert "non_blocking" not in found.remedy
     assert any(e.label.startswith("cudaStreamSynchronize in aten::item") for e in found.evidence)
+
+
+@pytest.mark.parametrize(("to_host", "from_host", "reads"), [(2, 0, True), (2, 2, False), (0, 0, False)])
+def test_copies_that_read_values_are_not_told_to_be_pinned(
+    to_host: int, from_host: int, reads: bool, tmp_path: Path
+) -> None:
+    """Two waits in `aten::copy_`: of .cpu(), or of .to(device)."""
+    case = case_of(tmp_path, drained(steps=2, operator="aten::copy_"))
+    copied = [
+        CopyTime(kind=kind, count=n, exposed_ns=1, bytes=8, total_ns=1, pinned=None)
+        for kind, n in (("device to host", to_host), ("host to device", from_host))
+    ]
+    captures = [replace(c, ranks=[replace(r, copies=copied) for r in c.ranks]) for c in case.captures]
+    said = result("PD208", replace(case, captures=captures)).remedy
+    assert (".cpu()" in said, "non_blocking" in said) == (reads, not reads)
 
 
 def test_the_replay_decides_where_there_is_one(waiting: Case) -> None:
