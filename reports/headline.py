@@ -134,7 +134,7 @@ def _mfu_figure(mfu: Mfu) -> Figure:
         return Figure(
             label="MFU",
             value="unknown",
-            notes=[f"{prose(mfu.reason, 200)}", prose(mfu.remedy, 200)],
+            notes=[prose(mfu.remedy or mfu.reason, 200)],
             key="",
             ns=None,
             known=False,

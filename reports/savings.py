@@ -49,7 +49,8 @@ def holds(ranked: Ranked, diagnosis: Diagnosis) -> str:
     own_ms = own_ns / (sum(rank.window.steps for rank in ranks) or len(ranks)) / 1e6
     if not 0 < _MORE * own_ms < ms or not base_ns / _MORE < longest_ns < base_ns * _MORE:
         return ""
-    named = "bubble" if part == _BUBBLE else part.partition(".")[0]
+    family, _, leaf = part.partition(".")
+    named = {_BUBBLE: leaf}.get(part, f"exposed {leaf.upper()}" if family == "exposed_comm" else family)
     return f"{rough(own_ms)} {named} + {rough(ms - own_ms)} {shorten(rule.with_it)}"
 
 

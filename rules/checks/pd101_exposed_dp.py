@@ -41,6 +41,7 @@ META = Meta(
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="comm_overlap",
     time=("exposed_comm.dp",),
+    with_it=("waits that it may end", "waits that it may end"),
     needs=(WINDOW, communication("dp")),
     advice=(
         "dp_overlap",

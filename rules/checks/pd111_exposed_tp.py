@@ -26,6 +26,7 @@ META = Meta(
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="comm_overlap",
     time=("exposed_comm.tp",),
+    with_it=("waits that it may end", "waits that it may end"),
     needs=TP_NEEDS,
     advice=(
         "tp_overlap_enable",

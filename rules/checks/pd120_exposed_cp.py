@@ -24,6 +24,7 @@ META = Meta(
     sources=("Megatron-Bridge guide", "NeMo guide", "megatron-core notes"),
     topic="long_sequence",
     time=("exposed_comm.cp",),
+    with_it=("waits that it may end", "waits that it may end"),
     needs=(GPUS, WINDOW, communication("cp")),
     advice=(
         "cp_configurable",

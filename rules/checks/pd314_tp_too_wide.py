@@ -32,6 +32,7 @@ META = Meta(
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "megatron-core notes"),
     topic="parallel_mapping",
     time=("exposed_comm.tp",),
+    with_it=("waits that it may end", "waits that it may end"),
     needs=(
         GPUS,
         several(

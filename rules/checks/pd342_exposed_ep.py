@@ -12,6 +12,7 @@ META = Meta(
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="moe",
     time=("exposed_comm.ep",),
+    with_it=("waits that it may end", "waits that it may end"),
     needs=EP_NEEDS,
     advice=(
         "moe_ep_overlap_future",

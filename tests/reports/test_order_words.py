@@ -11,7 +11,7 @@ from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.opportunities import opportunities
 from perfdoc.reports.outlook import capture_first, next_thing
 from perfdoc.reports.ranking import Ranked
-from perfdoc.reports.savings import gain_in_words, of_all, shared_with, why_this_order
+from perfdoc.reports.savings import gain_in_words, holds, of_all, shared_with, why_this_order
 from perfdoc.reports.screen import render_screen
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis, Opportunity, RuleResult
@@ -87,6 +87,16 @@ def test_the_ledger_is_of_a_step_and_its_sum_the_head_of_the_page() -> None:
     assert rows[0][3] == "a step, ms"
     assert rows[1][2:7] == ["80.0 %", "80.000", "70.000 ms", "90.000 ms", "320,000,000"]
     assert rows[-1][2:4] == ["100.0 %", "100.000"]
+
+
+def test_a_bound_larger_than_its_communication_says_of_what_else_it_is() -> None:
+    """TP is exposed for 5 of 100 ms; removing it may end 15 ms of other waits."""
+    made = build.diagnosis([build.rank(0, build.ledger(compute=80 * 10**6, tp=5 * 10**6, pp=15 * 10**6))])
+    found = replace(build.rule("fires", "PD111"), ends="exposed_comm.tp", with_it="waits")
+    bound = replace(row("bound", ["PD111"], ms=20.0), gain_frac=0.2)
+    of = Ranked(row=bound, rules=[found], prediction=None)
+    assert holds(of, made) == "5 ms exposed TP + 15 ms waits"
+    assert holds(replace(of, row=replace(bound, gain_frac=0.1)), made) == ""  # of another step
 
 
 def with_rows(rules: list[RuleResult], rows: list[Opportunity]) -> Diagnosis:
