@@ -110,7 +110,8 @@ def _with_lengths(
         return kernels, copies, every
     device = np.concatenate((kernels.device, copies.device)).astype(np.int64)
     _, code = distinct(np.concatenate((kernels.stream, copies.stream)))
-    _, code = distinct(code * (int(device.max()) + 2) + device)
+    if (device != device[0]).any():
+        _, code = distinct(code * (int(device.max()) + 2) + device)
     following, covers = _on_streams(start, end, code)
     unknown = (end < start) | (end > MAX_TIME_NS)
     last = _last_lengths(start, end, unknown, host)

@@ -87,10 +87,23 @@ def occurrence(*columns: I64) -> I64:
     return count
 
 
+def place(rows: I64) -> I64 | slice:
+    """Distinct ascending rows, as a slice where they follow one another."""
+    together = len(rows) > 0 and int(rows[-1]) - int(rows[0]) == len(rows) - 1
+    return slice(int(rows[0]), int(rows[-1]) + 1) if together else rows
+
+
 def picked(column: NDArray[Any], rows: I64) -> NDArray[Any]:
     """Values at distinct ascending rows; a view, which takes no memory, where they follow one another."""
-    together = len(rows) > 0 and int(rows[-1]) - int(rows[0]) == len(rows) - 1
-    return column[int(rows[0]) : int(rows[-1]) + 1] if together else column.take(rows)
+    at = place(rows)
+    return column[at] if isinstance(at, slice) else column.take(at)
+
+
+def ascends(first: NDArray[Any], then: NDArray[Any], *, strictly: bool = False) -> bool:
+    """Whether rows are in the order of one column, and where that is equal of another."""
+    same = first[1:] == first[:-1]
+    later = then[1:] > then[:-1] if strictly else then[1:] >= then[:-1]
+    return bool((later if same.all() else np.where(same, later, first[1:] > first[:-1])).all())
 
 
 def kept(mask: Bool, *columns: NDArray[Any]) -> tuple[NDArray[Any], ...]:

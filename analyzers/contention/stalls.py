@@ -16,7 +16,7 @@ import re
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, union
-from perfdoc.analyzers.base.rows import picked
+from perfdoc.analyzers.base.rows import kept, picked
 from perfdoc.analyzers.contention.samples import full_names
 from perfdoc.analyzers.device.launches import start_of
 from perfdoc.analyzers.device.view import DeviceView
@@ -128,8 +128,8 @@ def find_stalls(view: DeviceView) -> Stalls | None:
         return _NONE
     streams, count = np.unique(view.trace.kernels.stream[candidates], return_counts=True)
     if len(streams) > _MOST_STREAMS:
-        kept = np.isin(view.trace.kernels.stream[candidates], streams[np.argsort(-count)[:_MOST_STREAMS]])
-        candidates, launch = candidates[kept], launch[kept]
+        looked = np.isin(view.trace.kernels.stream[candidates], streams[np.argsort(-count)[:_MOST_STREAMS]])
+        candidates, launch = candidates[looked], launch[looked]
     pred_end, pred_launch = _before_on_stream(view, candidates)
     start = view.trace.kernels.start_ns[candidates]
     ready = np.maximum(api.end_ns[launch], pred_end)
@@ -209,17 +209,17 @@ def _runs_beside(view: DeviceView, stream: I64) -> Bool:
     overlap with it.
     """
     kernels, activity = view.trace.kernels, view.activity
-    rows, comm_rows = activity.kernel_rows, activity.kernel_rows[activity.kernel_is_comm]
-    comm_stream = kernels.stream[comm_rows]
+    is_comm = activity.kernel_is_comm
+    rows, comm_rows = activity.kernel_rows[~is_comm], activity.kernel_rows[is_comm]
+    comm_stream, of_stream = kernels.stream[comm_rows], kernels.stream.take(rows)
     found = np.zeros(len(stream), bool)
     for s in unique(stream).tolist():
         others = activity.kernel_comm
         if (comm_stream == s).any():
             foreign = comm_rows[comm_stream != s]
             others = union(kernels.start_ns[foreign], kernels.end_ns[foreign])
-        mine = rows[(kernels.stream[rows] == s) & ~activity.kernel_is_comm]
-        beside = others.covered_within(kernels.start_ns[mine], kernels.end_ns[mine])
-        found[stream == s] = (beside > 0).any()
+        (mine,) = kept(of_stream == s, rows)
+        found[stream == s] = others.overlap_ns(union(kernels.start_ns[mine], kernels.end_ns[mine])) > 0
     return found
 
 

@@ -185,6 +185,7 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
     api_row = np.concatenate(
         (picked(launches.kernels, k_rows), launches.graph_launches[g_rows], launches.copies[c_rows])
     ).take(order)
+    start, end = start.take(order), np.concatenate((k_end, g_end, c_end)).take(order)
     stream = picked(trace.kernels.stream, k_rows)
     launch_start, launch_end, launch_thread = (
         _pick(column, api_row)
@@ -201,9 +202,9 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
         copies=copies,
         communication=communication,
         comm_rows=sorted_at[unsorted_comm][comm_order],
-        busy=compute | comm | copies,
-        start_ns=start.take(order),
-        end_ns=np.concatenate((k_end, g_end, c_end)).take(order),
+        busy=union(start, end),
+        start_ns=start,
+        end_ns=end,
         launch_start_ns=launch_start,
         launch_end_ns=launch_end,
         launch_thread=launch_thread,

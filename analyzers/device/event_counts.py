@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
-from perfdoc.analyzers.base.rows import kept, picked, said_by_names
+from perfdoc.analyzers.base.rows import ascends, kept, picked, said_by_names
 from perfdoc.analyzers.device.launches import Launches
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
@@ -216,11 +216,11 @@ def _outermost(trace: Trace, rows: I64, matched: Bool) -> tuple[I64, Bool]:
     api = trace.api_calls
     if not len(rows):
         return rows, matched
-    start_ns, of = api.start_ns[rows], api.thread[rows]
-    if not ((of[1:] > of[:-1]) | ((of[1:] == of[:-1]) & (start_ns[1:] > start_ns[:-1]))).all():
+    start_ns, of = picked(api.start_ns, rows), picked(api.thread, rows)
+    if not ascends(of, start_ns, strictly=True):
         order = np.lexsort((-api.end_ns[rows], start_ns, of))
         rows, matched = rows[order], matched[order]
-    end_ns, thread = api.end_ns[rows], api.thread[rows]
+    end_ns, thread = api.end_ns.take(rows), api.thread.take(rows)
     outer = np.ones(len(rows), bool)
     firsts = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1)).tolist()
     for first, last in pairwise([*firsts, len(rows)]):

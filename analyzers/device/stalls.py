@@ -26,6 +26,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
+from perfdoc.analyzers.base.rows import kept, picked
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.offload import pauses_with_sent
 from perfdoc.analyzers.device.range_names import KnownRanges, open_on
@@ -199,7 +200,7 @@ def find_stalls(
     if activity.on_host or len(steps.start_ns) < 2 or not len(threads):
         return NO_STALLS
     rows = trace.calls_of(threads)
-    start = trace.api_calls.start_ns[rows]
+    start = picked(trace.api_calls.start_ns, rows)
     if (start[1:] < start[:-1]).any():
         rows = rows[np.argsort(start, kind="stable")]
         start = trace.api_calls.start_ns[rows]
@@ -233,8 +234,8 @@ def _places(activity: Activity, steps: StepRanges, calls: Intervals) -> Interval
     at_begin, at_finish = (np.searchsorted(launched, t, "left") for t in (begin, finish))
     inside = np.median(at_finish - at_begin)
     quiet = at_begin[1:] - at_finish[:-1] <= QUIET_FRAC * inside
-    kept = np.flatnonzero(quiet & (last >= 0) & (first < len(calls)))
-    return union(calls.end_ns[last[kept]], calls.start_ns[first[kept]])
+    last, first = kept(quiet & (last >= 0) & (first < len(calls)), last, first)
+    return union(calls.end_ns[last], calls.start_ns[first])
 
 
 def _bounds(steps: StepRanges) -> tuple[I64, I64]:
@@ -275,22 +276,20 @@ def _named_otherwise(
     if len(silent):
         rows = np.setdiff1d(rows, silent)
     start, end = ranges.start_ns[rows], ranges.end_ns[rows]
-    inside = places.covered_within(start, end)
     at = np.searchsorted(places.start_ns, end, "left") - 1
-    ends_there = (at >= 0) & (end <= places.end_ns[np.maximum(at, 0)])
+    start, end = kept((at >= 0) & (end <= places.end_ns[np.maximum(at, 0)]), start, end)  # few end there
+    inside = places.covered_within(start, end)
     is_step = among(start, steps.start_ns) & among(end, steps.end_ns)
-    kept = ends_there & (inside > 0) & (inside >= MOST * (end - start)) & ~is_step
-    return union(start[kept], end[kept])
+    return union(*kept((inside > 0) & (inside >= MOST * (end - start)) & ~is_step, start, end))
 
 
 def _longest_inside_ns(steps: StepRanges, calls: Intervals) -> float:
     """The longest pause between two calls inside a step's range, median over steps."""
     begin, finish = _bounds(steps)
     start, end = calls.end_ns[:-1], calls.start_ns[1:]
-    step = np.searchsorted(begin, start, "right") - 1
-    inside = (step >= 0) & (end <= finish[np.maximum(step, 0)])
-    longest = np.zeros(len(begin), np.int64)
-    np.maximum.at(longest, step[inside], (end - start)[inside])
+    first, last = np.searchsorted(start, begin, "left"), np.searchsorted(end, finish, "right")
+    length = end - start
+    longest = [length[a:b].max(initial=0) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
     return float(np.median(longest))
 
 
@@ -332,15 +331,15 @@ def _judged(
             LONGER_THAN_INSIDE * _longest_inside_ns(steps, calls),
         ),
     }
-    kept: dict[str, Intervals] = {}
+    costing: dict[str, Intervals] = {}
     stalled = np.zeros(len(places), bool)
     for evidence, least_ns in least.items():
         times: Intervals = getattr(found, evidence)
         idle = _idle_ns(activity, times)
         at = np.searchsorted(places.start_ns, times.start_ns, "right") - 1
         costly = np.bincount(at, idle, len(places)) >= least_ns
-        kept[evidence] = Intervals(times.start_ns[costly[at]], times.end_ns[costly[at]])
+        costing[evidence] = Intervals(times.start_ns[costly[at]], times.end_ns[costly[at]])
         stalled |= costly
     if np.count_nonzero(stalled) < max(MIN_PLACES, MIN_PLACES_FRAC * (len(steps.start_ns) - 1)):
         return Stalls(pauses=found.pauses)
-    return Stalls(pauses=found.pauses, **kept)
+    return Stalls(pauses=found.pauses, **costing)

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.rows import kept, picked
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.event_counts import NO_LAUNCHED, REMEDY, Launched
 from perfdoc.analyzers.device.marks import (
@@ -265,16 +266,18 @@ def _first(activity: Activity, step: I64, steps: int) -> I64:
     """When the first activity of each step began, but for those, where a step has others, that ran beside an
     earlier step's work on the stream that computes most: a batch that is copied early, on another stream."""
     rows = np.flatnonzero(step >= 0)
-    of, start, end = step[rows], activity.start_ns[rows], activity.end_ns[rows]
-    _, stream = distinct(activity.stream[rows])
-    computes = np.bincount(stream, np.where(activity.is_compute[rows], end - start, 0))
+    columns = (step, activity.start_ns, activity.end_ns, activity.stream, activity.is_compute)
+    of, start, end, stream, is_compute = (picked(column, rows) for column in columns)
+    _, stream = distinct(stream)
+    computes = np.bincount(stream, np.where(is_compute, end - start, 0))
     main = stream == computes.argmax()  # all in turn, though kernels may begin before the last has ended
     done = np.zeros(steps + 1, np.int64)
     np.maximum.at(done, of[main] + 1, end[main])
     in_turn = main | (start >= np.maximum.accumulate(done)[of])
     found = np.full((2, steps), _NEVER, np.int64)
     for first, some in zip(found, (in_turn, ~in_turn), strict=True):
-        np.minimum.at(first, of[some], start[some])
+        steps_of, starts = kept(some, of, start)
+        first[steps_of[::-1]] = starts[::-1]  # by start, and the last assignment wins
     return np.asarray(np.where(found[0] < _NEVER, found[0], found[1]))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.base.rows import kept, sum_by
+from perfdoc.analyzers.base.rows import ascends, kept, picked, sum_by
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.device.view import ON_HOST, DeviceView, launches_missing
@@ -80,19 +80,11 @@ def _queued(activity: Activity, start: int, end: int) -> tuple[I64, I64, int, in
 
 def _at_depths(joined: I64, left: I64, start: int, end: int) -> I64:
     """How long so many waited, by how many. Both ascend; each leaves later than it joined."""
-    found = [np.array([int(joined[0] if len(joined) else end) - start])]
-    for these, others, sign in ((joined, left, 1), (left, joined, -1)):
-        passed = np.searchsorted(others, these, "right")
-        depth = sign * (np.arange(1, len(these) + 1) - passed)
-        lasting = np.minimum(np.append(these[1:], end)[: len(these)], np.append(others, end).take(passed))
-        lasting -= these
-        if sign < 0:  # where one joins as another leaves, what follows is counted
-            lasting[others.take(passed - 1) == these] = 0
-        found.append(sum_by(depth, lasting, int(depth.max(initial=0)) + 1))
-    by_depth = np.zeros(max(map(len, found)), np.int64)
-    for part in found:
-        by_depth[: len(part)] += part
-    return by_depth
+    events = np.concatenate((2 * joined + 1, 2 * left))
+    events.sort(kind="stable")  # the last bit tells which: two runs in order are merged
+    depth = np.append(0, np.cumsum(2 * (events & 1) - 1))
+    time = np.concatenate(([start], events >> 1, [end]))
+    return sum_by(depth, np.diff(time), 1)
 
 
 _WHOLE = "Graphs were traced as a whole: how many kernels they hold is not known."
@@ -100,10 +92,10 @@ _WHOLE = "Graphs were traced as a whole: how many kernels they hold is not known
 
 def is_from_graph(view: DeviceView, rows: I64) -> Bool:
     """Whether these rows of Trace.kernels came from a CUDA graph."""
-    found: Bool = view.trace.kernels.graph_node[rows] >= 0
+    found: Bool = picked(view.trace.kernels.graph_node, rows) >= 0
     of_graph = _launches_graph(view)
     if of_graph.any():
-        call = view.launches.kernels[rows]
+        call = picked(view.launches.kernels, rows)
         launched = np.flatnonzero(call >= 0)
         found[launched] |= of_graph[view.trace.api_calls.name[call[launched]]]
     return found
@@ -115,8 +107,9 @@ def graph_coverage(view: DeviceView) -> GraphCoverage:
         return GraphCoverage.missing(ON_HOST)
     table, graphs, window = view.trace.kernels, view.trace.graph_launches, view.window
     rows = view.activity.kernel_rows
-    kernel_ns = _inside(table.start_ns[rows], table.end_ns[rows], window.start_ns, window.end_ns)
-    rows, kernel_ns = rows[kernel_ns > 0], kernel_ns[kernel_ns > 0]
+    times = picked(table.start_ns, rows), picked(table.end_ns, rows)
+    kernel_ns = _inside(*times, window.start_ns, window.end_ns)
+    rows, kernel_ns = kept(kernel_ns > 0, rows, kernel_ns)
     whole = np.flatnonzero(graphs.device == view.activity.device)
     whole_ns = _inside(graphs.start_ns[whole], graphs.end_ns[whole], window.start_ns, window.end_ns)
     whole_ns = whole_ns[whole_ns > 0]
@@ -208,10 +201,7 @@ def _idle_before(idle: HostIdle, start: I64) -> I64:
 
 
 def _median_interval(launch_start: I64, thread: I32, bound: Bool) -> int | None:
-    later = (thread[1:] > thread[:-1]) | (
-        (thread[1:] == thread[:-1]) & (launch_start[1:] >= launch_start[:-1])
-    )
-    if not later.all():  # exports mostly are in that order
+    if not ascends(thread, launch_start):  # exports mostly are in that order
         order = np.lexsort((launch_start, thread))
         launch_start, thread, bound = launch_start[order], thread[order], bound[order]
     interval = np.diff(launch_start)

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, index_within, union
-from perfdoc.analyzers.base.rows import kept, picked, said_by_names
+from perfdoc.analyzers.base.rows import ascends, kept, picked, said_by_names
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.patterns import pattern_of
@@ -179,8 +179,7 @@ def host_calls(view: DeviceView, *, from_ns: int | None = None) -> HostCalls:
 
 def _order(thread: I64, start: I64) -> I64 | slice:
     """Order by thread and start; exports mostly are in it."""
-    later = (thread[1:] > thread[:-1]) | ((thread[1:] == thread[:-1]) & (start[1:] >= start[:-1]))
-    return slice(None) if later.all() else np.lexsort((start, thread))
+    return slice(None) if ascends(thread, start) else np.lexsort((start, thread))
 
 
 def _waiting_copies(view: DeviceView) -> I64:

@@ -195,7 +195,11 @@ def _pauses(calls: HostCalls, thread: int, idle: Intervals, view: DeviceView, mo
         activity = view.activity
         kernels = (activity.kernel >= 0) & (activity.launch_thread == thread)
         launched, steps = np.sort(activity.launch_start_ns[kernels]), view.window.steps
-        slow_ns = slow_launching_ns(launched, apart.end_ns, length, steps)
+        # Before a late launch half as long goes by since the last one, or in one time between calls.
+        half = _SPARSE_MAX_NS // 2
+        late = 1 + sum(np.count_nonzero(times > half) for times in (np.diff(launched), length))
+        rare = late <= _RARE_A_STEP * steps
+        slow_ns = 0 if rare else slow_launching_ns(launched, apart.end_ns, length, steps)
         most_ns = launching_max_ns(start[kind == CallKind.LAUNCH], length, steps, slow_ns)
     some = length > most_ns
     return Intervals(apart.start_ns[some], apart.end_ns[some])

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum
-from perfdoc.analyzers.base.rows import kept, picked, said_by_names
+from perfdoc.analyzers.base.rows import kept, picked, place, said_by_names
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
@@ -68,7 +68,7 @@ class Attribution:
 def said_of_launches(view: DeviceView, lanes: Mapping[int, Lane], rows: I64) -> SpanContext:
     """What the ranges around the launch of each kernel say."""
     api = view.trace.api_calls
-    launch = view.launches.kernels[rows]
+    launch = view.launches.kernels.take(rows)
     known = launch >= 0
     if not len(api) or not known.any():
         return SpanContext.nothing(len(rows))
@@ -76,8 +76,8 @@ def said_of_launches(view: DeviceView, lanes: Mapping[int, Lane], rows: I64) -> 
     time, thread = (np.where(known, column.take(launch), -1) for column in (api.start_ns, api.thread))
     columns = {name: column.copy() for name, column in vars(SpanContext.nothing(len(rows))).items()}
     for t, lane in lanes.items():
-        mine = np.flatnonzero(thread == t)
-        for name, column in vars(lane.at(picked(time, mine))).items():
+        mine = place(np.flatnonzero(thread == t))
+        for name, column in vars(lane.at(time[mine])).items():
             columns[name][mine] = column
     for t, lane in lanes.items():
         if lane.in_backward.any():
@@ -92,7 +92,7 @@ def attribute(view: DeviceView, context: SpanContext, rows: I64, classes: I64) -
     part, evidence = _parts(view, context, classes)
     phase = np.where(context.phase == Phase.NONE, np.int8(UNKNOWN_PHASE), context.phase)
     named = _named_phase(view, rows)
-    forward = (named == Phase.FORWARD) & _of(classes, _SHOWS_DIRECTION)
+    forward = (named == Phase.FORWARD) & of_classes(classes, _SHOWS_DIRECTION)
     again = forward & (phase == Phase.BACKWARD)
     phase = np.where(again, np.int8(Phase.RECOMPUTE), phase)
     unknown = (phase == UNKNOWN_PHASE) & (classes != KernelClass.COMMUNICATION)
@@ -103,10 +103,11 @@ def attribute(view: DeviceView, context: SpanContext, rows: I64, classes: I64) -
     )
 
 
-def _of(classes: I64, wanted: Sequence[KernelClass]) -> Bool:
+def of_classes(classes: I64, wanted: Sequence[KernelClass]) -> Bool:
+    """Which kernels are of one of these classes."""
     table = np.zeros(len(KernelClass), bool)
     table[list(wanted)] = True
-    return table[classes]
+    return table.take(classes)
 
 
 def _parts(view: DeviceView, context: SpanContext, classes: I64) -> tuple[I8, I8]:
@@ -132,7 +133,7 @@ def _parts(view: DeviceView, context: SpanContext, classes: I64) -> tuple[I8, I8
 
 def _named_phase(view: DeviceView, rows: I64) -> I8:
     """Index into PHASES by kernel, as its function's name says; unknown where it says nothing."""
-    names = view.trace.kernels.name[rows]
+    names = view.trace.kernels.name.take(rows)
     return said_by_names(view.trace.strings, names, _phase_in, UNKNOWN_PHASE).astype(np.int8)
 
 
@@ -216,7 +217,7 @@ def attributed_kernels(view: DeviceView, lanes: Mapping[int, Lane] | None = None
         return None
     lanes = find_lanes(view) if lanes is None else lanes
     context = said_of_launches(view, lanes, rows)
-    classes = np.array([k.kernel_class for k in view.kinds.kinds], np.int64)[view.kinds.kind[rows]]
+    classes = np.array([k.kernel_class for k in view.kinds.kinds], np.int64).take(view.kinds.kind.take(rows))
     return AttributedKernels(
         rows=rows,
         duration_ns=duration,

@@ -100,19 +100,19 @@ _compiled = cache(lambda sequence: pattern_of(_between(sequence)))
 def text_of(view: DeviceView, rows: I64) -> tuple[I64, str]:
     """Kernels stream by stream, as positions in `rows`, and a letter for each; -1 and | between streams."""
     letters = _letters(view, rows)
-    stream = view.trace.kernels.stream[rows]
+    stream = view.trace.kernels.stream.take(rows)
     order = in_order(stream)
-    ends = np.flatnonzero(np.diff(stream[order])) + 1
-    text = np.insert(letters[order], ends, ord(_STREAM_END)).tobytes().decode("ascii")
+    ends = np.flatnonzero(np.diff(stream.take(order))) + 1
+    text = np.insert(letters.take(order), ends, ord(_STREAM_END)).tobytes().decode("ascii")
     return np.insert(order, ends, -1), text
 
 
 def _letters(view: DeviceView, rows: I64) -> np.ndarray:
-    strings, names = view.trace.strings, view.trace.kernels.full_name[rows]
+    strings, names = view.trace.strings, view.trace.kernels.full_name.take(rows)
     letter = np.full(len(strings), ord(OTHER), np.uint8)
     for i in np.flatnonzero(np.bincount(names, minlength=len(strings))).tolist():
         letter[i] = _letter(strings[i][:MAX_TEXT])
-    return letter[names]
+    return letter.take(names)
 
 
 @lru_cache(maxsize=65536)
@@ -207,11 +207,11 @@ def _positions(spans: Sequence[tuple[int, int]]) -> I64:
 def _with_classes(view: DeviceView, rows: I64, order: I64, letters: str, classes: I64) -> str:
     """The text with products, softmax, and what is neither they nor small."""
     text = np.frombuffer(letters.encode("ascii"), np.uint8)
-    of = np.append(classes.astype(np.int8), np.int8(-1))[order]  # the last one between streams
+    of = np.append(classes.astype(np.int8), np.int8(-1)).take(order)  # the last one between streams
     letter_of = np.full(len(KernelClass) + 1, ord(_ELSE), np.uint8)
     letter_of[[*_SMALL, -1]] = 0
     letter_of[KernelClass.GEMM] = ord(_PRODUCT)
-    by_class = letter_of[of]
+    by_class = letter_of.take(of)
     plain = (by_class == 0) & (text == ord(OTHER))
     text = np.where(by_class > 0, by_class, text)
     text[plain] = ord(_PLAIN)

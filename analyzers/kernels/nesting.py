@@ -39,10 +39,9 @@ def value_at(change_ns: I64, value: I64, time_ns: I64) -> I64:
     >>> value_at(np.array([10, 20]), np.array([7, 8]), np.array([9, 10, 25])).tolist()
     [-1, 7, 8]
     """
-    if not len(change_ns):
-        return np.full(len(time_ns), NONE, np.int64)
     at = np.searchsorted(change_ns, time_ns, "right") - 1
-    return np.where(at >= 0, value[np.maximum(at, 0)], NONE)
+    found: I64 = np.append(value, NONE).take(at)  # the last is where -1 looks
+    return found
 
 
 def nest(start_ns: I64, end_ns: I64) -> Nesting:

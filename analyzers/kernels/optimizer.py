@@ -13,11 +13,11 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum
-from perfdoc.analyzers.base.rows import said_by_names
+from perfdoc.analyzers.base.rows import kept, said_by_names
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
-from perfdoc.analyzers.kernels.attributed import AttributedKernels
+from perfdoc.analyzers.kernels.attributed import AttributedKernels, of_classes
 from perfdoc.analyzers.kernels.part_names import Phase
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
@@ -111,26 +111,25 @@ def _spans(view: DeviceView, found: _Found) -> LoopSpans:
 
 
 def _find(view: DeviceView, rows: I64, duration_ns: I64, phase: I8, classes: I64) -> _Found | None:
-    computing = np.flatnonzero(classes != KernelClass.COMMUNICATION)
-    rows, duration_ns = rows[computing], duration_ns[computing]
-    phase, classes = phase[computing], classes[computing]
-    small = np.isin(classes, SMALL)
+    computes = classes != KernelClass.COMMUNICATION
+    rows, duration_ns, phase, classes = kept(computes, rows, duration_ns, phase, classes)
+    small = of_classes(classes, SMALL)
     named = phase == Phase.OPTIMIZER
     roots = _names_a_root(view, rows)
     if named.any():
-        kept = [s for s in _stretches(named, small, MIN_KERNELS) if not _fused(s, classes)]
+        loops = [s for s in _stretches(named, small, MIN_KERNELS) if not _fused(s, classes)]
     else:
         alike = small & ((phase == Phase.NONE) | (phase == Phase.BACKWARD))
-        kept = [t for s in _stretches(alike, roots, _MIN_TENSORS) if (t := _adam(s, roots)) is not None]
-    if not kept:
+        loops = [t for s in _stretches(alike, roots, _MIN_TENSORS) if (t := _adam(s, roots)) is not None]
+    if not loops:
         return None
     return _Found(
         rows=rows,
         duration_ns=duration_ns,
         small=small,
-        kept=kept,
+        kept=loops,
         evidence="range" if named.any() else "sequence",
-        kernels_per_tensor=_per_tensor(np.flatnonzero(roots[slice(*kept[0])])),
+        kernels_per_tensor=_per_tensor(np.flatnonzero(roots[slice(*loops[0])])),
     )
 
 

@@ -23,7 +23,7 @@ from perfdoc.records import dataclass
 from perfdoc.results.kernels import PHASES, KernelPartsAnalysis, PartTime
 from perfdoc.results.ranks import KernelsOnly
 from perfdoc.traces import Trace
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import I32, Bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,16 +81,17 @@ def kernels_only(trace: Trace, activity: Activity, window_ns: tuple[int, int] | 
         a, b = window_ns if window_ns is not None else (int(start.min()), int(end.max()))
     compute, communication = activity.kernel_compute.clip(a, b), activity.kernel_comm.clip(a, b)
     hidden_ns = compute.overlap_ns(communication)
-    busy_ns = compute.total_ns + communication.total_ns - hidden_ns
+    compute_ns, comm_ns = compute.total_ns, communication.total_ns
+    busy_ns = compute_ns + comm_ns - hidden_ns
     return KernelsOnly(
         kernels=len(start),
         comm_kernels=int(np.count_nonzero(comm)),
         span_ns=b - a,
         busy_ns=busy_ns,
-        compute_ns=compute.total_ns,
-        comm_ns=communication.total_ns,
+        compute_ns=compute_ns,
+        comm_ns=comm_ns,
         hidden_ns=hidden_ns,
-        exposed_ns=communication.total_ns - hidden_ns,
+        exposed_ns=comm_ns - hidden_ns,
         idle_ns=b - a - busy_ns,
     )
 
@@ -119,14 +120,16 @@ def kernel_parts(view: DeviceView, kernels: AttributedKernels | None) -> KernelP
     unknown = sum(p.total_ns for p in parts if p.part == "unknown")
 
     is_gemm = classes == KernelClass.GEMM
-    of_experts = np.isin(found.part, [PARTS.index("moe"), PARTS.index("moe_experts")])
-    grouped = is_gemm & (grouped_by_name(view, np.where(is_gemm, rows, -1)) | of_experts)
+    of_experts = (found.part == PARTS.index("moe")) | (found.part == PARTS.index("moe_experts"))
+    names = np.where(is_gemm, view.trace.kernels.full_name.take(rows), -1)
+    grouped = is_gemm & (grouped_by_name(view, names) | of_experts)
     in_core = is_gemm & context.core & ~grouped
     linear = is_gemm & ~grouped & ~in_core & (found.phase != Phase.OPTIMIZER)  # Muon multiplies, too
     attention = (classes == KernelClass.ATTENTION) | in_core
     written = text_of(view, rows)
     unfused = find_unfused_attention(view, rows, duration, classes, written)
     told = context.core.any() or (attention.any() and not unfused.forwards)
+    linear_ns, grouped_ns, attention_ns = (exact_sum(duration[of]) for of in (linear, grouped, attention))
     recompute_ns, recompute_reason = recomputed(view, lanes, context, found, duration, is_comm)
     return KernelPartsAnalysis(
         state="measured",
@@ -136,14 +139,14 @@ def kernel_parts(view: DeviceView, kernels: AttributedKernels | None) -> KernelP
         compute_kernel_ns=computing,
         parts=parts,
         unknown_frac=unknown / computing if computing else None,
-        linear_ns=exact_sum(duration[linear]),
-        linear_frac=exact_sum(duration[linear]) / total if total else None,
+        linear_ns=linear_ns,
+        linear_frac=linear_ns / total if total else None,
         linear_window_frac=_window_frac(view, rows[linear]),
         linear_reason="" if told else _MAY_HIDE_ATTENTION,
-        grouped_linear_ns=exact_sum(duration[grouped]),
-        grouped_linear_frac=exact_sum(duration[grouped]) / total if total else None,
-        attention_ns=exact_sum(duration[attention]),
-        attention_frac=exact_sum(duration[attention]) / total if total else None,
+        grouped_linear_ns=grouped_ns,
+        grouped_linear_frac=grouped_ns / total if total else None,
+        attention_ns=attention_ns,
+        attention_frac=attention_ns / total if total else None,
         recompute_ns=recompute_ns,
         recompute_frac=recompute_ns / total if recompute_ns is not None and total else None,
         recompute_reason=recompute_reason,
@@ -178,9 +181,8 @@ def _rows(found: Attribution, duration: I64) -> list[PartTime]:
     return sorted(rows, key=lambda r: (-r.total_ns, r.part, r.phase, r.evidence))
 
 
-def grouped_by_name(view: DeviceView, rows: I64) -> Bool:
-    """Whether a GEMM's name says that it is grouped over experts. rows: of Trace.kernels; -1 is none."""
-    names = np.where(rows >= 0, np.append(view.trace.kernels.full_name, -1)[rows], -1)
+def grouped_by_name(view: DeviceView, names: I32) -> Bool:
+    """Whether a GEMM's name, an index into Trace.strings or -1, says that it is grouped over experts."""
     return said_by_names(
         view.trace.strings, names, lambda name: _GROUPED_NAME.search(name[:4096]) is not None, False
     )

@@ -51,17 +51,8 @@ class SpanContext:
 
     def take(self, at: I64) -> SpanContext:
         """The entries at some positions; nothing where the position is -1."""
-        if not len(self.part):
-            return SpanContext.nothing(len(at))
-        there, at = at >= 0, np.maximum(at, 0)
-        return SpanContext(
-            part=np.where(there, self.part[at], np.int8(NO_PART)),
-            core=self.core[at] & there,
-            by_sequence=self.by_sequence[at] & there,
-            phase=np.where(there, self.phase[at], np.int8(Phase.NONE)),
-            by_operator=self.by_operator[at] & there,
-            accumulates=self.accumulates[at] & there,
-        )
+        nothing = vars(SpanContext.nothing(1))  # behind the last, where -1 looks
+        return SpanContext(**{n: np.append(c, nothing[n]).take(at) for n, c in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)

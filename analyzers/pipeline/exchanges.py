@@ -99,7 +99,7 @@ def _of_experts(view: DeviceView, since: I64, until: I64, at_edge: Bool, *, tell
 
     of_class = codes[all_rows]
     products = all_rows[of_class == KernelClass.GEMM]
-    grouped = products[grouped_by_name(view, products)]
+    grouped = products[grouped_by_name(view, view.trace.kernels.full_name[products])]
     if len(grouped):
         return counted(grouped) > 0
     multiplies, attends = counted(products) > 0, counted(all_rows[of_class == KernelClass.ATTENTION]) > 0

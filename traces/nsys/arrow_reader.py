@@ -105,7 +105,7 @@ class Gathered:
     def place(self, part: dict[str, Column], first: int, rows: int) -> dict[str, Column]:
         """A part, its whole numbers where they belong, `rows` from the `first` on; as it is if rows lack."""
         for name, column in list(part.items()):
-            if column.kind != "int64" or len(column) != rows or not column.valid.all():
+            if column.kind != "int64" or len(column) != rows or not column.is_whole:
                 continue
             with self._changing:
                 if name not in self._whole:

@@ -39,13 +39,18 @@ class Column:
     def __len__(self) -> int:
         return len(self.valid)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is NULL. Where all rows share one flag, that one is looked at."""
+        return bool((self.valid[:1] if self.valid.strides == (0,) else self.valid).all())
+
     def to_int64(self, default: int) -> I64:
         """Integers of any type, or booleans, as int64, NULL replaced by `default`; unsigned 64-bit ids keep
         their bits. What is int64 without NULL is not copied. Raises ValueError of anything else."""
         if self.bounds is not None or self.values.dtype.kind not in "biu":
             raise ValueError(f"holds {self.kind}, not integers")
         values: I64 = self.values.astype(np.int64, copy=False)
-        return values if self.valid.all() else np.where(self.valid, values, default)
+        return values if self.is_whole else np.where(self.valid, values, default)
 
     def to_list(self) -> list[Any]:
         """Python's own values, None for NULL."""
