@@ -21,7 +21,7 @@ from perfdoc.records import dataclass
 from perfdoc.traces.damage import FEWEST_ROWS, SPANS, Damage, timed_rows
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.model import ApiCalls, Copies, GraphLaunches, Kernels
-from perfdoc.traces.table import I64, Bool, distinct
+from perfdoc.traces.table import I64, Bool, distinct, in_order
 from perfdoc.traces.validate import AGAIN, MAX_TIME_NS, MAX_TOTAL_NS
 
 _NO_LENGTH = -1
@@ -164,18 +164,12 @@ def _on_streams(start: I64, end: I64, code: I64) -> tuple[I64, I64]:
     than a whole later row of it does. Only rows of streams with an overlap or a bad end have a next start."""
     following = np.full(len(start), MAX_TIME_NS, np.int64)
     covering = []
-    order = np.argsort(code, kind="stable") if int(code.max()) > 64 else None
-    bounds = None if order is None else np.cumsum(np.bincount(code))
-    for stream in range(int(code.max()) + 1):
-        if order is None or bounds is None:
-            rows = np.flatnonzero(code == stream)
-        else:
-            rows = order[(bounds[stream - 1] if stream else 0) : bounds[stream]]
-        s = start[rows]
+    for rows in np.split(in_order(code), np.cumsum(np.bincount(code))[:-1]):
+        s = start.take(rows)
         if (s[1:] < s[:-1]).any():
             rows = rows[np.argsort(s, kind="stable")]
             s = start[rows]
-        e = end[rows]
+        e = end.take(rows)
         if (e[:-1] <= s[1:]).all() and e[-1] >= s[-1] and e[-1] <= MAX_TIME_NS and (e >= s).all():
             continue
         later = np.searchsorted(s, s, "right")

