@@ -184,8 +184,7 @@ def _on_streams(start: I64, end: I64, code: I64) -> tuple[I64, I64]:
 def _shared(correlation: I64) -> Bool:
     """Rows of one launch: of a graph, whose branches may overlap."""
     _, code = distinct(correlation)
-    shared: Bool = (np.bincount(code)[code] > 1) & (correlation >= 0)
-    return shared
+    return np.asarray((np.bincount(code)[code] > 1) & (correlation >= 0))
 
 
 def _longest(rows: _Rows, apart: I64) -> tuple[I64, int]:

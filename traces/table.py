@@ -71,10 +71,9 @@ class Table:
 
     def take(self, rows: NDArray[Any] | slice) -> Self:
         """The rows that a boolean mask, an index array or a slice selects."""
+        by_index = isinstance(rows, np.ndarray) and rows.dtype != bool  # `take` is a third faster
         columns = {name: getattr(self, name) for name, _ in _columns(type(self))}
-        if isinstance(rows, np.ndarray) and rows.dtype != bool:  # by `take`, a third faster than indexing
-            return type(self)(**{name: column.take(rows) for name, column in columns.items()})
-        return type(self)(**{name: column[rows] for name, column in columns.items()})
+        return type(self)(**{n: c.take(rows) if by_index else c[rows] for n, c in columns.items()})
 
 
 def in_order(few: NDArray[np.integer[Any]]) -> I64:
@@ -210,8 +209,7 @@ def among(values: NDArray[Any], wanted: ArrayLike) -> Bool:
             return marks.take(np.minimum(beyond, len(marks) - 1).view(np.int64))
     ordered = np.sort(ordered)
     at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-    found: Bool = ordered[at] == values
-    return found
+    return np.asarray(ordered[at] == values)
 
 
 def distinct(values: I64) -> tuple[I64, I64]:

@@ -40,8 +40,7 @@ def value_at(change_ns: I64, value: I64, time_ns: I64) -> I64:
     [-1, 7, 8]
     """
     at = np.searchsorted(change_ns, time_ns, "right") - 1
-    found: I64 = np.append(value, NONE).take(at)  # the last is where -1 looks
-    return found
+    return np.asarray(np.append(value, NONE).take(at))  # the last is where -1 looks
 
 
 def nest(start_ns: I64, end_ns: I64) -> Nesting:
