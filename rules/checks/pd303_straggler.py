@@ -93,6 +93,11 @@ _told = partial(
     verify="Run again with the rank elsewhere: if its machine is the cause, another becomes the straggler.",
     false_alarm="A rank with more work by design: more tokens, or hot experts.",
 )
+_told_in_turn = partial(
+    fires,
+    verify="Capture again with all these hosts cured: none is late where others are not.",
+    false_alarm="Work of hosts that is spread over ranks by design: one logs, another one saves.",
+)
 _told_of_experts = partial(
     fires,
     verify="Capture again some hundred steps later: the busiest over the mean falls.",
@@ -183,7 +188,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
     note = opening(cause.note)
     several = "es" if cause.kind == "late_host" else "s"
     check = check_of(f"{part}{'' if is_one(cause) else several}", who(cause)) if part else ""
-    verdict, advice = _told, []
+    verdict, advice = _told_in_turn if cause.is_in_turn else _told, []
     if cause.kind == "uneven_experts":
         how += capacity_words(case)
         check, evidence[0] = "Balance the load of experts", ("the busiest over the mean", evidence[0][1])

@@ -116,19 +116,20 @@ def is_as_late(case: Case, cause: WhatIfCause) -> bool:
     the others wait for that one; not of other causes, or where calls that are no wait may hold it up."""
     if cause.kind != "late_host":
         return False
-    late: dict[int, int] = {}
-    others: dict[int, tuple[int, int]] = {}
-    for rank, device, label in zip(case.ranks, case.job.devices, case.job.labels, strict=True):
+    late: dict[tuple[int, int], int] = {}
+    others: dict[tuple[int, int], tuple[int, int]] = {}
+    ranks = [(rank, (i, rank.device.process)) for i, c in enumerate(case.captures) for rank in c.ranks]
+    for (rank, process), device, label in zip(ranks, case.job.devices, case.job.labels, strict=True):
         steps, n = rank.host_steps.steps, max(len(rank.host_steps.steps), 1)
         works, dry = sum(step.host_ns for step in steps) // n, rank.host_steps.dry_ns // n
         if device.rank in cause.ranks or label in cause.captures:
-            late[device.process] = dry
+            late[process] = dry
         else:
-            others[device.process] = works, dry
+            others[process] = works, dry
     found = [each for process, each in others.items() if process not in late and each[0]]
     if not found or not min(late.values(), default=0):
         return False
-    waits = max(works for works, _ in found) + cause.saved_ns <= (case.what_if.step_ns or 0)
+    waits = max(works for works, _ in found) + cause.saved_ns <= (case.what_if.measured_ns or 0)
     return waits and max(late.values()) - max(dry for _, dry in found) < cause.low_ns
 
 
@@ -142,13 +143,13 @@ def _is_held_up(case: Case, cause: WhatIfCause) -> bool:
 
 
 def _dry_beyond_ns(case: Case, cause: WhatIfCause) -> int:
-    """Of a step: how much longer than any other a late rank has an idle device. Peers as recorded may have
-    waited for it where no operation shows."""
+    """Of a step: how much longer than any other a late rank, or where all are late any, has an idle device.
+    Peers as recorded may have waited for it where no operation shows."""
     idle: dict[bool, list[int]] = {True: [], False: []}
     for rank, device, label in zip(case.ranks, case.job.devices, case.job.labels, strict=True):
         is_late = device.rank in cause.ranks or label in cause.captures
         idle[is_late].append(rank.ledger.idle.total // max(rank.window.steps, 1))
-    return max(idle[True], default=0) - min(idle[False], default=0)
+    return max(idle[True], default=0) - min(idle[False] or idle[True], default=0)
 
 
 def _garbage_collection_ns(case: Case, cause: WhatIfCause) -> int:

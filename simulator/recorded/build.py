@@ -129,18 +129,19 @@ def _name(rank: RankOperations, i: int) -> str:
     return f"{dimension.upper()} {words}" if dimension not in ("unknown", "other") else words
 
 
-def with_gaps(ranks: Sequence[RankOperations]) -> list[RankOperations]:
-    """Their work from one collective to the next, late launches too; none where not all wait in each."""
-    found = []
-    for rank in ranks:
-        if among(rank.kind, (MESSAGE, WAIT)).any() or not rank.is_awaited.all():
-            return []
-        start, end = rank.start_ns.copy(), rank.start_ns + rank.duration_ns
-        at = np.flatnonzero(rank.kind == COMPUTE)
-        behind, before = at[at > 0], at[at + 1 < len(rank.kind)]
-        start[behind], end[before] = end[behind - 1], start[before + 1]
-        found.append(replace(rank, start_ns=start, duration_ns=np.maximum(end - start, rank.duration_ns)))
-    return found
+def with_gaps(job: RecordedJob, ranks: Sequence[RankOperations]) -> RecordedJob | None:
+    """With late launches in its work from one collective to the next; None where not all wait in each."""
+    takes = job.takes.copy()
+    for rank, mine in zip(ranks, job.of_member, strict=True):
+        rows = [c for c in mine if job.cells[c].is_compute]
+        at, end = np.flatnonzero(rank.kind == COMPUTE), rank.start_ns + rank.duration_ns
+        if among(rank.kind, (MESSAGE, WAIT)).any() or not rank.is_awaited.all() or len(rows) != len(at):
+            return None
+        steps = [rank.step_names.index(name) for name in job.step_names]
+        since = np.where(at[:, None] > 0, end[at - 1], rank.start_ns[at])
+        until = np.append(rank.start_ns, end[-1:], axis=0)[at + 1]
+        takes[rows] = np.maximum(until - since, rank.duration_ns[at])[:, steps]
+    return replace(job, takes=takes)
 
 
 def _parts(

@@ -29,7 +29,7 @@ from perfdoc.simulator.recorded.in_turn import late_in_turn
 from perfdoc.simulator.recorded.links import slow_links
 from perfdoc.simulator.recorded.walk import Plan, step_ends
 from perfdoc.simulator.recorded.work import StageWork, scaled, usual_of, work_of
-from perfdoc.traces.table import F64
+from perfdoc.traces.table import F64, among
 
 WORTH_FRAC = 0.02
 """Of the step: what saves less is no cause."""
@@ -92,6 +92,10 @@ def causes_of(
         if effect.kind == "slow_rank":  # it may begin late as it is slow: cured, the next one would
             now = scaled(job, works, without(works, gone), links)
             others.append(np.subtract(*step_ends(replace(plan, begins_ns=0.0), [now, variants[best]])))
+        if effect.kind == "late_host":  # at a step's start too, before its first operation
+            begins = np.where(among(np.arange(plan.members), effect.members)[:, None], 0.0, plan.begins_ns)
+            others.append(most - step_ends(replace(plan, begins_ns=begins), [variants[best]])[0])
+            left[best] = replace(effect, excess_ns=effect.excess_ns + float((others[-1] - saved).mean()))
         found.append(_cause(job, left[best], recorded, names, [saved, *others], even))
         gone.append(left.pop(best))
         before = ends[best]

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from perfdoc.analyzers.base.binomial import at_least
 from perfdoc.analyzers.steps.scatter import CHANCE, beyond_chance, is_nearly_always, student_t
 from perfdoc.simulator.recorded.effects import MOSTLY, Effect, excess_of
 from perfdoc.simulator.recorded.work import StageWork, usual_of
@@ -20,10 +21,15 @@ def late_in_turn(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Eff
     if work is None or not work.is_by_place or work.own.shape[2] < FEWEST:
         return []
     usual, lates = work.own.copy(), np.zeros_like(work.own, bool)
+    certain = np.zeros(len(work.own), bool)
     above = (work.own - work.own.min(axis=0)).mean(axis=2)
     for m, i in np.argwhere(above > LEAST_FRAC * work.own.sum(axis=1).mean()).tolist():
         usual[m, i] = usual_of(np.delete(work.own[:, i], m, axis=0))
-        lates[m, i] = _late_at(work, m, i, usual[m, i])
+        lates[m, i] = late = _late_at(work, m, i, usual[m, i], CHANCE)
+        certain[m] |= late.any() and _late_at(work, m, i, usual[m, i], CHANCE / len(work.items)).any()
+    for m, places in enumerate(lates.any(axis=2).sum(axis=1).tolist()):
+        certain[m] |= at_least(places, len(work.items), CHANCE) <= CHANCE
+    lates &= certain[:, None, None]
     late = lates.any(axis=(1, 2))
     members = tuple(np.array(work.members)[late].tolist())
     if len(members) < 2 or any(e.kind != "late_host" or not {*e.members} <= {*members} for e in slow):
@@ -35,12 +41,12 @@ def late_in_turn(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Eff
     return [replace(found, note="cured alone, each saves its own part", excess_ns=most)]
 
 
-def _late_at(work: StageWork, m: int, i: int, usual: F64) -> Bool | bool:
-    """The steps in which a rank's host is late at a place: nearly all, and beyond what chance does at any of
-    the places, by what it is late in each step. usual: what its peers take there."""
+def _late_at(work: StageWork, m: int, i: int, usual: F64, chance: float) -> Bool:
+    """The steps in which a rank's host is late at a place: nearly all, and beyond what chance does there, by
+    what it is late in each step. usual: what its peers take there."""
     own, gaps = work.own[:, i], work.gaps[:, i]
     beyond, idle = own[m] - usual, gaps[m] - usual_of(np.delete(gaps, m, axis=0))
-    sure = student_t(len(beyond) - 1, 1 - CHANCE / len(work.items)) / np.sqrt(len(beyond))
+    sure = student_t(len(beyond) - 1, 1 - chance) / np.sqrt(len(beyond))
     is_so = beyond.mean() > sure * beyond.std(ddof=1) and idle.mean() > MOSTLY * beyond.mean()
     found = beyond_chance(own, m) if is_so and is_nearly_always(own[m] / np.maximum(usual, 1.0)) else None
-    return False if found is None else found
+    return np.zeros(len(beyond), bool) if found is None else found

@@ -53,8 +53,8 @@ def what_if(
     if job is None:
         return no_what_if("the captures have no step in common", "Capture the same steps on all ranks.")
     # Late launches are left out, but where hosts are late in turn: of one that always is others tell.
-    timed = recorded_job(spaced, schedule, matches, world_size) if (spaced := with_gaps(ranks)) else None
-    if timed is not None and not any(cell.is_partly_absent for cell in timed.cells):
+    timed = None if any(cell.is_partly_absent for cell in job.cells) else with_gaps(job, ranks)
+    if timed is not None:
         works = work_of(timed)
         job = timed if late_in_turn(works, slow_ranks(works)) else job
     plan = plan_of(job.cells, job.of_member)

@@ -204,11 +204,12 @@ def test_pauses_that_waits_hide_are_no_part_of_what_one_host_saves(
     """Four ranks of five pieces of 2 ms with an all-reduce behind each. In a step hosts pause once, each for
     6 ms in another piece: the first one's is what the others wait for, meanwhile they pause too. Launches are
     3 ms ahead in the second piece, so that 3 ms show. In the last one they are 9 ms ahead: the fourth host's
-    pause never shows, nor what the third one logs behind its last launch (logs_us), 10 ms of work ahead."""
+    pause never shows, nor what the third one logs behind its last launch (logs_us), 10 ms of work ahead. Each
+    rank has a container of its own: their PIDs are alike."""
 
     def told(late: tuple[int, ...], folder: Path) -> tuple[Diagnosis, float]:
         builders = [TimelineBuilder() for _ in range(4)]
-        works = [(p.thread(), p.device()) for p in (b.process(pid=100 + i) for i, b in enumerate(builders))]
+        works = [(p.thread(), p.device(i)) for i, p in enumerate(b.process(pid=7) for b in builders)]
         at = 1_000 * US
         for step in range(8):
             free, call = [at + 10 * US] * 4, [at] * 4
