@@ -200,10 +200,10 @@ def _against_largest_loss(diagnosis: Diagnosis) -> str:
     if loss == "idle.launch_latency" and any(2 * (ns or 0) > (of or 0) for ns, of in in_graphs):
         return "Launch fewer, larger kernels: fuse them; graphs launch many of them already."
     idle = next((rule for rule in diagnosis.rules if rule.code == "PD901" and rule.remedy), None)
-    if loss == "idle.unexplained" or (
-        loss == "idle.host" and idle is not None and idle.action
-    ):  # GPUs in turn
+    if loss == "idle.unexplained":
         return "" if idle is None else idle.remedy
+    if loss == "idle.host" and idle is not None and idle.action:  # a process's GPUs that work in turn
+        return idle.remedy
     return f"{_AGAINST[loss]}."
 
 

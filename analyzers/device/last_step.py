@@ -21,10 +21,12 @@ from perfdoc.results.ranks import Window
 from perfdoc.traces import Trace
 from perfdoc.traces.table import among, unique
 
-_FEWEST_STEPS = 3
+_FEWEST_STEPS = 2
 _NEVER = np.iinfo(np.int64).max
 _SHORT_FRAC = 0.02
 """Of the mean step: what the last one lacks, shared out over all of them. Less is no matter."""
+_OF_TWO_FRAC = 0.2
+"""Of a step, what the second of two lacks: with less, two that are off by half of it tell more than one."""
 _ONCE_FRAC = 0.05
 """Of the time before the only step, in calls that a process makes once: it is start-up."""
 
@@ -35,11 +37,13 @@ def without_short(
     """Without the last of the steps, where what it lacks counts: the idle time before the next one's first
     launch, which the capture does not show, as the others have it at their ends. And (what it lacks, words).
     It stays all the same, which is told, where it is longer than any other, or the only one with kernels of
-    some kind, as the update that micro-batches lead to. last: as of the request."""
+    some kind, as the update that micro-batches lead to; and of two where that is little, or no range shows
+    half as much beside them: once may be by chance. last: as of the request."""
     busy = activity.busy
     if window.kind != "steps" or not _FEWEST_STEPS <= window.steps < 1 / _SHORT_FRAC or not len(busy):
         return window, ranges, (0, "")
     *others, short = window.step_list
+    beside_ns, window = window.outside_ns, replace(window, outside_ns=0, outside_data_ns=0)
     ends = np.array([step.end_ns for step in others], np.int64)
     done = busy.end_ns[np.maximum(np.searchsorted(busy.start_ns, ends, "left") - 1, 0)]
     following = np.minimum(np.searchsorted(activity.start_ns, ends, "left"), len(activity.start_ns) - 1)
@@ -50,10 +54,14 @@ def without_short(
     lacks = lacks_ns > least_ns
     longest_ns = max(step.duration_ns for step in others) + (0 if lacks else least_ns)
     stays = last == "stays" or short.duration_ns > longest_ns
+    if window.steps == _FEWEST_STEPS and lacks:
+        stays = stays or 2 * beside_ns < lacks_ns or lacks_ns < _OF_TWO_FRAC * usual_ns
     stays = stays or _of_last_alone_ns(activity, kinds, window) > _SHORT_FRAC * usual_ns
+    longer_ns = short.duration_ns + lacks_ns - usual_ns
+    works = f" and works {duration(round(longer_ns))} longer than they do" if longer_ns > least_ns else ""
     said = (
         f"The last step ends with its last work, where others have {duration(lacks_ns)} of idle time "
-        f"({per_cent(lacks_ns / usual_ns)}, median): it {'counts as one' if stays else 'is left out'}."
+        f"({per_cent(lacks_ns / usual_ns)}, median){works}: it {'counts as one' if stays else 'is left out'}."
     )
     told = (lacks_ns, said) if lacks else (0, "")
     ranges = replace(ranges, last_may_go=not stays)
@@ -83,8 +91,9 @@ def with_outside(
     trace: Trace, activity: Activity, calls: Launches, window: Window, ranges: StepRanges, known: KnownRanges
 ) -> Window:
     """A window of a single step with the idle time that its range has on the host beside it: of more steps
-    that is the wait between them. What runs once is no part of it, nor what an open range has behind it."""
-    if window.kind != "steps" or window.steps != 1 or activity.on_host:
+    that is the wait between them, and of two this tells of more than one. What runs once is no part of it,
+    nor what an open range has behind it."""
+    if window.kind != "steps" or window.steps > _FEWEST_STEPS or activity.on_host:
         return window
     start, launched, busy = activity.start_ns, activity.launch_start_ns, activity.busy
     inside = np.flatnonzero(start >= window.start_ns)

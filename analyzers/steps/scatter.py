@@ -226,7 +226,7 @@ def _stands_out(each: F64, m: int, by_steps: float) -> bool:
 
 
 def _of_steps(logs: F64) -> float:
-    """Variance of what is left of each step by what its rank takes in all of them, and all ranks in it."""
+    """Variance of a rank's step around its rank's mean and around what the step takes on all ranks."""
     rest = logs - logs.mean(axis=1, keepdims=True) - logs.mean(axis=0) + logs.mean()
     ranks, steps = logs.shape
     return float((rest**2).sum() / max((ranks - 1) * (steps - 1), 1))

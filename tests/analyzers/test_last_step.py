@@ -50,9 +50,24 @@ def test_a_last_step_that_is_no_other_s_like_stays(last_ms: int, last: str, tmp_
     assert "counts" in note.message
 
 
-@pytest.mark.parametrize(("steps", "between_ns"), [(4, 200_000), (4, 0), (2, 5 * MS)])
+def test_of_two_steps_a_wait_that_is_seen_once_may_be_by_chance(tmp_path: Path) -> None:
+    """5 ms between two steps, and none before the first or behind the second: both stay; that is told."""
+    rank, (note,) = measured_of(tmp_path, 2, 5 * MS)
+    assert (rank.window.steps, rank.last_left_out, rank.window.outside_ns) == (2, False, 0)
+    assert "5.00" in note.message
+    assert "counts" in note.message
+
+
+def test_that_a_step_which_is_left_out_works_longer_is_told(tmp_path: Path) -> None:
+    """12 ms less a us, where three others work for 10 and wait for 5."""
+    rank, (note,) = measured_of(tmp_path, 4, 5 * MS, 12 * MS)
+    assert (rank.window.steps, rank.last_left_out) == (3, True)
+    assert "1.999 ms longer" in note.message
+
+
+@pytest.mark.parametrize(("steps", "between_ns"), [(4, 200_000), (4, 0)])
 def test_what_hardly_counts_leaves_it(steps: int, between_ns: int, tmp_path: Path) -> None:
-    """0.2 ms of 10.2 are half a per cent of four steps; of two steps one has it."""
+    """0.2 ms of 10.2 are half a per cent of four steps."""
     rank, notes = measured_of(tmp_path, steps, between_ns)
     assert (rank.window.steps, rank.last_left_out, notes) == (steps, False, [])
 

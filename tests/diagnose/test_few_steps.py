@@ -89,6 +89,9 @@ def said_of(paths: Sequence[Path]) -> Diagnosis:
 @pytest.mark.parametrize(
     ("steps", "where", "marks", "ranks"),
     [
+        (2, "start", "ProfilerStep#{}", 1),
+        (2, "end", "step {}", 2),
+        (2, "start, Kineto", "ProfilerStep#{}", 2),
         (3, "start", "ProfilerStep#{}", 1),
         (3, "end", "ProfilerStep#{}", 1),
         (3, "middle", "ProfilerStep#{}", 1),
