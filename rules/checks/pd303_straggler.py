@@ -15,7 +15,7 @@ from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import late_rank
 from perfdoc.rules.facts.capture import if_as_slow
-from perfdoc.rules.facts.culprit import AS_MUCH, cause_of, gain_of, is_as_much, leading
+from perfdoc.rules.facts.culprit import ALL_CURED, AS_MUCH, cause_of, gain_of, is_as_much, leading
 from perfdoc.rules.facts.culprit_words import LOOK_AT_HOST, cure, does, is_one, look_at_device, waits_for, who
 from perfdoc.rules.facts.degrees import PP
 from perfdoc.rules.facts.expert_balance import balance, capacity_words
@@ -92,11 +92,6 @@ _told = partial(
     fires,
     verify="Run again with the rank elsewhere: if its machine is the cause, another becomes the straggler.",
     false_alarm="A rank with more work by design: more tokens, or hot experts.",
-)
-_told_in_turn = partial(
-    fires,
-    verify="Capture again with all these hosts cured: none is late where others are not.",
-    false_alarm="Work of hosts that is spread over ranks by design: one logs, another one saves.",
 )
 _told_of_experts = partial(
     fires,
@@ -188,7 +183,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
     note = opening(cause.note)
     several = "es" if cause.kind == "late_host" else "s"
     check = check_of(f"{part}{'' if is_one(cause) else several}", who(cause)) if part else ""
-    verdict, advice = _told_in_turn if cause.is_in_turn else _told, []
+    verdict, advice = (partial(_told, verify=ALL_CURED) if cause.is_in_turn else _told), []
     if cause.kind == "uneven_experts":
         how += capacity_words(case)
         check, evidence[0] = "Balance the load of experts", ("the busiest over the mean", evidence[0][1])

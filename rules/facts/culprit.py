@@ -22,6 +22,8 @@ AS_MUCH = 0.5
 """Of what something else costs: about as much."""
 MAX_GAP_FRAC = 0.25
 """Of the measured step, left out of the replay as launch delays: with more of them nothing leads."""
+ALL_CURED = "Capture again with all these hosts cured: none is late where others are not."
+"""Of hosts late in turn, how to see that they were."""
 
 
 def cause_of(found: WhatIfAnalysis | None, *kinds: CauseKind) -> WhatIfCause | None:

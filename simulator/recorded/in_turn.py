@@ -25,8 +25,9 @@ def late_in_turn(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[Eff
     above = (work.own - work.own.min(axis=0)).mean(axis=2)
     for m, i in np.argwhere(above > LEAST_FRAC * work.own.sum(axis=1).mean()).tolist():
         usual[m, i] = usual_of(np.delete(work.own[:, i], m, axis=0))
-        lates[m, i] = late = _late_at(work, m, i, usual[m, i], CHANCE)
-        certain[m] |= late.any() and _late_at(work, m, i, usual[m, i], CHANCE / len(work.items)).any()
+        lates[m, i] = _late_at(work, m, i, usual[m, i], CHANCE)
+        if lates[m, i].any():
+            certain[m] |= _late_at(work, m, i, usual[m, i], CHANCE / len(work.items)).any()
     for m, places in enumerate(lates.any(axis=2).sum(axis=1).tolist()):
         certain[m] |= at_least(places, len(work.items), CHANCE) <= CHANCE
     lates &= certain[:, None, None]
