@@ -19,7 +19,7 @@ from perfdoc.reports import gaps, headline, outlook, summary, view
 from perfdoc.reports.advice import change_title, gain_words, lines_of, related_words, worst_words
 from perfdoc.reports.charts.steps import OPEN_STEP_STRIPS, step_strips
 from perfdoc.reports.charts.timeline_parts import CHART_STYLE, TimelineParts, timeline_parts
-from perfdoc.reports.inlined import asset, policy
+from perfdoc.reports.inlined import asset, inlined, policy
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.opportunities import Shown, choices, dialects_of, informing, opportunities, trifles
 from perfdoc.reports.outline import inputs_grid, sections_of
@@ -121,7 +121,7 @@ def render_html(diagnosis: Diagnosis) -> str:
 
 
 def html_bytes(diagnosis: Diagnosis) -> bytes:
-    """The same, encoded part by part: in one text an arrow or a dash widens all of it."""
+    """The same, encoded part by part: in one text an arrow or a dash widens all of the chart library."""
     return b"".join(part.encode() for part in _parts_of(diagnosis))
 
 
@@ -176,7 +176,10 @@ def page_parts(
     scripts: files of reports/assets. values: what the template names.
     """
     styles, first = [asset(_STYLE), asset(CHART_STYLE)], asset(_FIRST)
-    ours = [asset(name) for name in (*scripts, *(["timeline.js"] if timeline else ()))]
+    chart = timeline.library if timeline else None
+    ours = [asset(name) for name in (*scripts, *(["timeline.js"] if chart else ()))]
+    # The library makes an empty style and fills it rule by rule.
+    allowed = [inlined(""), chart] if chart else []
     return (
         environment()
         .get_template(template)
@@ -186,6 +189,9 @@ def page_parts(
             styles=[style.text for style in styles],
             first=first.text,
             scripts=[script.text for script in ours],
-            policy=policy([style.source for style in styles], [script.source for script in (first, *ours)]),
+            policy=policy(
+                [style.source for style in (*styles, *allowed[:1])],
+                [script.source for script in (first, *ours, *allowed[1:])],
+            ),
         )
     )

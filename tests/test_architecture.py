@@ -174,7 +174,7 @@ BUDGET = {
     "analyzers": 28_855,  # workers by name; sizes of launches; slow launching; norms; a last step
     "knobs": 4_969,  # weights, one or a list; where a setting is written; versions that a file pins
     "profiling": 7_870,  # work in copies of the process; no end of a training; parts of chips
-    "reports": 7_822,  # what a list says of its order and savings; all ranks first; uneven steps
+    "reports": 7_894,  # what a list says of its order and savings; all ranks first; uneven steps
     "results": 3_949,  # what hosts allocate; savings in words; words that are compared; the what-if study
     "rules": 17_622,  # slow links of any dimension; what late hosts idle; what GPUs send; pauses; XLA
     "simulator": 13_773,  # tasks numbered by level; many ranks a level at a time; absent ranks; late in turn

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _COLUMNS = ("adbc-driver-manager", "adbc-driver-sqlite", "nanoarrow")
-LACKING = ("megatron-core", "msgspec", *_COLUMNS, "nvtx")
+LACKING = ("megatron-core", "msgspec", *_COLUMNS, "nvtx", "plotly")
 """Of perfdoc's dependencies, what an image with PyTorch, NumPy, pyarrow, typer and Triton does not have."""
 MOST_BYTES = 40 << 20
 """64 MiB travel, the repository among them."""

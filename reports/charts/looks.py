@@ -23,16 +23,22 @@ KINDS = {
 }
 """Tracks in the order of the picture."""
 
-_HATCH = {
+SHAPES = {
     "": "",
-    "/": "M-2 2 2-2M0 8 8 0M6 10 10 6",
-    "\\": "M-2 6 2 10M0 0 8 8M6-2 10 2",
-    "|": "M2 0V8M6 0V8",
-    "-": "M0 2H8M0 6H8",
-    "x": "M0 0 8 8M0 8 8 0",
-    "+": "M0 4H8M4 0V8",
-    ".": "M1.5 2h2M5.5 6h2",
+    "M-2 2 2-2M0 8 8 0M6 10 10 6": "/",
+    "M-2 6 2 10M0 0 8 8M6-2 10 2": "\\",
+    "M2 0V8M6 0V8": "|",
+    "M4 0V8": "|",
+    "M0 2H8M0 6H8": "-",
+    "M0 4H8": "-",
+    "M0 0 8 8M0 8 8 0": "x",
+    "M0 4H8M4 0V8": "+",
+    "M0 0 4 8 8 0": "x",
+    "M1.5 2h2M5.5 6h2": ".",
+    "M3.5 2h1M3.5 6h1": ".",
 }
+"""The chart library's name of each hatch."""
+_HATCH = {shape: path for path, shape in reversed(SHAPES.items())}
 
 _COMPUTE = (
     *(("communication", "CM", "other", "."), ("gemm", "GE", "k-1", ""), ("attention", "AT", "k-2", "")),
@@ -79,6 +85,11 @@ class Look:
         """Name of its pattern on the page; the code may be anything."""
         known = self.code if any(self.code in table for table in _tables().values()) else "unknown"
         return f"t-{kind}-{known.replace('.', '-').replace('_', '-')}"
+
+    @property
+    def shape(self) -> str:
+        """The chart library's name of the hatch."""
+        return SHAPES[self.hatch]
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What the page needs for its timeline: the picture, and the data for its script."""
+"""What the page needs for its timeline: the picture, the data for its script, the library, the policy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perfdoc.records import dataclass
 from perfdoc.reports.charts.looks import KINDS, look_of
 from perfdoc.reports.charts.marks import Mark, longest_stretch, named_ranks, who_of
 from perfdoc.reports.charts.timeline import TimelinePicture, span_ns, timeline_picture
-from perfdoc.reports.inlined import island
+from perfdoc.reports.inlined import Inlined, island, library
 from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.names import shorten
 
@@ -27,7 +27,7 @@ def timeline_data(found: Timeline, named: Set[str] = frozenset(), mark: Mark | N
     marked of the verdict."""
     codes = {
         kind: {
-            code: [look.label, look.letter, look.colour, look.hatch]
+            code: [look.label, look.letter, look.colour, look.shape]
             for rank in found.ranks
             for track in rank.tracks
             if track.kind == kind
@@ -105,13 +105,15 @@ class TimelineParts:
     kinds: dict[str, str]
     """Kind of track by its title."""
     data: Markup
+    library: Inlined | None
+    """None where plotly is not installed: then the picture alone is shown."""
 
 
 def timeline_parts(diagnosis: Diagnosis) -> TimelineParts | None:
     """None where no timeline was measured."""
-    timeline, picture = diagnosis.timeline, timeline_picture(diagnosis)
+    timeline, picture, found = diagnosis.timeline, timeline_picture(diagnosis), library()
     if picture is None or timeline is None:
         return None
     ranks, longest = named_ranks(diagnosis), longest_stretch(diagnosis)
-    data = timeline_data(timeline, ranks, longest)
-    return TimelineParts(picture=picture, kinds={v: k for k, v in KINDS.items()}, data=data)
+    data = timeline_data(timeline, ranks, longest) if found is not None else Markup()
+    return TimelineParts(picture=picture, kinds={v: k for k, v in KINDS.items()}, data=data, library=found)

@@ -11,7 +11,7 @@ import pytest
 from tests.command import perfdoc
 
 ROOT = Path(__file__).resolve().parents[2]
-_HEAVY = ("numpy", "pyarrow", "torch", "perfdoc.results.diagnosis", "perfdoc.analyzers.measure")
+_HEAVY = ("numpy", "pyarrow", "plotly", "torch", "perfdoc.results.diagnosis", "perfdoc.analyzers.measure")
 _LOADED = """
 import sys
 from perfdoc.cli.application import app

@@ -11,7 +11,7 @@ import pytest
 from perfdoc.notebook.report import Report
 from tests.reports.hostile import TEXTS, hostile
 
-HEAVY = ("numpy", "pandas", "pyarrow", "scipy", "numba", "jinja2", "typer", "torch", "typing")
+HEAVY = ("numpy", "pandas", "plotly", "pyarrow", "scipy", "numba", "jinja2", "typer", "torch", "typing")
 
 
 def python(script: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import zlib
 from collections import Counter
 from dataclasses import replace
 from html import unescape
@@ -15,10 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc import reports
-from perfdoc.reports.charts.looks import look_of
+from perfdoc.reports.charts.looks import SHAPES, look_of
 from perfdoc.reports.charts.marks import longest_stretch, named_ranks
 from perfdoc.reports.charts.timeline import patches
 from perfdoc.reports.html import render_html
+from perfdoc.reports.inlined import _packed, of_bars
+from perfdoc.reports.view import HATCHES
 from perfdoc.results import Step, TimelineTrack, WorstInstance
 from perfdoc.results.figures import duration
 from tests.reports import build, build_job, jobs
@@ -88,19 +91,47 @@ def test_a_page_with_a_timeline_allows_its_scripts_and_no_others() -> None:
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
     allowed = re.search(r"script-src ([^;]*);", unescape(policy))
     assert allowed is not None
+    packed = re.search(r'id="plotly-packed">([^<]*)<', html)
+    assert packed is not None
+    library = zlib.decompress(base64.b64decode(packed[1]))
     own = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     assert own[-1] == (ASSETS / "timeline.js").read_text(encoding="utf-8")
     digests = {
         f"'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'"
-        for text in (each.encode() for each in own)
+        for text in (*(each.encode() for each in own), library)
     }
     assert set(allowed[1].split()) == digests
-    assert len(html) < 250_000
+    assert b"plotly.js" in library[:200]
+    assert len(html) < 2_000_000
+
+
+def test_the_largest_modules_of_the_library_are_left_out_unless_they_hold_others() -> None:
+    small = b"var $a=W((e,t)=>{t.exports=1});"
+    maps = b"var b=W((f,$g)=>{" + b"x;" * 200_000 + b"$g.exports=2});"
+    others = b"var c=W((e,t)=>{t.exports=3});var d,h=E(()=>{" + b"y;" * 200_000 + b"});"
+    assert of_bars(b"!{});" + small + maps + others + small) == (
+        b"!{});"
+        + small
+        + b"var b=W((f,$g)=>{$g.exports=new Proxy(()=>{},{get:(_,name,all)=>all})});"
+        + others
+        + small
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "cut"), [("3.0.1", True), ("4.1.1", True), ("4.2.0", False), ("40.1.0", False)]
+)
+def test_a_library_whose_charts_nobody_saw_stays_whole(version: str, *, cut: bool) -> None:
+    head = f"/**\n* plotly.js v{version}\n*/".encode()
+    text = head + b"});var b=W((f,$g)=>{" + b"x;" * 200_000 + b"$g.exports=2});"
+    packed, _ = _packed(text)
+    assert (len(zlib.decompress(base64.b64decode(packed))) < len(text)) is cut
 
 
 def test_without_a_timeline_its_script_is_not_there() -> None:
     html = render_html(build.one_rank())
     assert "timeline" not in html.split("<script>", 2)[2]
+    assert "plotly" not in html
 
 
 def test_sixty_four_ranks_fit_the_page() -> None:
@@ -124,7 +155,8 @@ def test_names_of_every_rank_s_own_do_not_make_the_page_long() -> None:
     assert len(html) < 6_000_000
 
 
-def test_no_two_leaves_look_alike() -> None:
+def test_every_hatch_has_a_name_for_the_library() -> None:
+    assert set(HATCHES.values()) <= set(SHAPES)
     assert len({(look_of("ledger", leaf).colour, look_of("ledger", leaf).hatch) for leaf in LEAVES}) == len(
         LEAVES
     )
