@@ -27,6 +27,7 @@ class Degrees:
     cp: int
     dp: int
     vpp: int = 1
+    """Model chunks on each stage; 1 without interleaving."""
     ep: int = 1
     etp: int = 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.analyzers.pipeline.layout import chunks_by_warm_up
 from perfdoc.records import dataclass
 from perfdoc.simulator.work.rank import RankWork, Traffic
@@ -15,16 +16,9 @@ _SHIFT_MAX = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobSettings:
-    """Parallel degrees, batch and schedule of a job. World size is tp * cp * dp * pp."""
+class JobSettings(Degrees):
+    """Parallel degrees, batch and schedule of a job."""
 
-    tp: int
-    cp: int
-    ep: int
-    dp: int
-    pp: int
-    vpp: int
-    """Model chunks on each stage; 1 without interleaving."""
     micro_batches: int
     """Of a step on each pipeline."""
     mbs: int
@@ -42,11 +36,6 @@ class JobSettings:
     """Whether weights are gathered beside the first forward."""
     sequence_parallel: bool = False
     """Whether activations between layers are split over TP, and with them what stages send."""
-
-    @property
-    def world(self) -> int:
-        """Ranks."""
-        return self.tp * self.cp * self.dp * self.pp
 
     @property
     def replicas(self) -> int:
