@@ -82,9 +82,9 @@ def _at_depths(joined: I64, left: I64, start: int, end: int) -> I64:
     """How long so many waited, by how many. Both ascend; each leaves later than it joined."""
     events = np.concatenate((2 * joined + 1, 2 * left))
     events.sort(kind="stable")  # the last bit tells which: two runs in order are merged
-    depth = np.append(0, np.cumsum(2 * (events & 1) - 1))
-    time = np.concatenate(([start], events >> 1, [end]))
-    return sum_by(depth, np.diff(time), 1)
+    depth = np.cumsum(np.append(np.int8(0), 2 * (events & 1).astype(np.int8) - 1))
+    events >>= 1
+    return sum_by(depth, np.diff(events, prepend=start, append=end), 1)
 
 
 _WHOLE = "Graphs were traced as a whole: how many kernels they hold is not known."
