@@ -1,7 +1,9 @@
 """The first allocation that failed: what was asked for, why it was not there, and what to do about it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
+from perfdoc.kept import table
 from perfdoc.results.figures import gib
 from perfdoc.results.memory import OutOfMemory
 from perfdoc.rules.facts.memory_room import Room
@@ -47,33 +49,8 @@ def remedy_of_failed(room: Room | None) -> Iterator[str]:
     if first.requested_bytes < LARGE_BYTES and not first.what:
         return
     where = f" in {first.function} ({first.file}:{first.line})" if first.file else ""
-    do, what = _OF_TENSOR[first.what]
+    remedy = table(Path(__file__).with_name("failed_request.yaml"))[first.what]
     yield (
-        f"{do}The request that failed is one tensor of {gib(first.requested_bytes)}{where}: {what}. A "
-        "smaller micro-batch or a split of the sequence makes it smaller too."
+        f"{remedy['do']}The request that failed is one tensor of {gib(first.requested_bytes)}{where}: "
+        f"{remedy['is']}. A smaller micro-batch or a split of the sequence makes it smaller too."
     )
-
-
-_OF_TENSOR = {
-    "loss": (
-        "Compute the loss in chunks of the sequence, or fused with the output layer (Liger's "
-        "FusedLinearCrossEntropy; Megatron's cross_entropy_loss_fusion), which never holds logits whole. ",
-        "the logits or a copy of them",
-    ),
-    "attention": (
-        "Use fused attention (scaled_dot_product_attention in 16 bits), which makes no scores. ",
-        "attention's scores",
-    ),
-    "optimizer": (
-        "Shard the optimizer's state over the data-parallel ranks (FSDP, ZeRO, a distributed optimizer), or "
-        "keep it in 8 bits. ",
-        "the optimizer's state",
-    ),
-    "weights": ("Wrap smaller units, and free them after their forward. ", "weights gathered whole"),
-    "cache": (
-        "Keep keys and values of fewer or of shorter sequences at once. ",
-        "keys and values kept for decoding",
-    ),
-    "": ("", "make it smaller there"),
-}
-"""What to do about it, and what it is by its frames."""

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from perfdoc.kept import table as read_table
 from perfdoc.profiling.gpus import named_by_size
 from perfdoc.records import dataclass
 from perfdoc.traces.model import Device, Note
 from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
 
-WARNINGS = (
-    # (text of a DIAGNOSTIC_EVENT, our code, our words)
-    (
-        "Not all CUDA events might have been collected",
-        "capture-incomplete",
-        "nsys says that it may have lost CUDA events.",
-    ),
-    (
-        "Not all NVTX events might have been collected",
-        "capture-incomplete",
-        "nsys says that it may have lost NVTX events.",
-    ),
-    ("events dropped", "capture-incomplete", "nsys says that it dropped events."),
-    (
-        "Installed CUDA driver version",
-        "driver-newer-than-nsys",
-        "The nsys of the capture is older than the CUDA driver.",
-    ),
-)
+WARNINGS = read_table(Path(__file__).with_name("warnings.yaml"))
 _SECRETS = tuple(
     f"%{name}=________%"
     for name in ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "ACCESS_KEY")
