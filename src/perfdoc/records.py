@@ -129,7 +129,7 @@ def _init_of(cls: Any, kw_only: bool) -> Callable[..., None]:
             for name, make in made.items():
                 if name not in given:
                     values[name] = make()
-        self.__dict__.update(values)
+        object.__setattr__(self, "__dict__", values)
         if post:
             self.__post_init__()
 
