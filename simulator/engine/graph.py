@@ -11,8 +11,10 @@ meeting waits for all arrivals (zero long), and every member transfers, from the
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from enum import IntEnum
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,6 +24,8 @@ from perfdoc.traces.table import I8 as I8
 from perfdoc.traces.table import I64 as I64
 
 NONE = -1
+NO_RELEASE = np.iinfo(np.int64).min
+T = TypeVar("T")
 
 
 class TaskKind(IntEnum):
@@ -102,8 +106,27 @@ class Edges:
         return Edges(first=first, source=number[self.source[at]], lag_ns=self.lag_ns[at], kind=self.kind[at])
 
 
-_checked: list[tuple[weakref.ref[I64], weakref.ref[I64]]] = []
-"""Columns of the last edges that were found to be sound."""
+def lasting(make: Callable[[Edges], T]) -> Callable[[Edges], T]:
+    """What is made of edges but for their lags, for the last two: edits of times alone keep the others."""
+    known: list[tuple[weakref.ref[I64], weakref.ref[I64], T]] = []
+
+    def made(edges: Edges) -> T:
+        for at, (first, source, value) in enumerate(known):
+            if first() is edges.first and source() is edges.source:
+                known.insert(0, known.pop(at))
+                return value
+        known[:] = [(weakref.ref(edges.first), weakref.ref(edges.source), make(edges)), *known[:1]]
+        return known[0][2]
+
+    return made
+
+
+@lasting
+def _check(edges: Edges) -> None:
+    waits = np.flatnonzero(np.diff(edges.first))
+    last = np.maximum.reduceat(edges.source, edges.first[waits]) if len(waits) else waits
+    assert (last < waits).all(), "a task waits for lower numbers only"
+    assert (edges.source >= 0).all(), "an edge comes from a task"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,16 +148,9 @@ class TaskGraph:
 
     def __post_init__(self) -> None:
         n = len(self.duration_ns)
-        e = self.edges
-        assert len(e.first) == n + 1, (len(e.first), n)
+        assert len(self.edges.first) == n + 1, (len(self.edges.first), n)
         assert n == 0 or (self.duration_ns >= 0).all(), "a task takes no time back"
-        if any(first() is e.first and source() is e.source for first, source in _checked):
-            return  # other lags
-        waits = np.flatnonzero(np.diff(e.first))
-        last = np.maximum.reduceat(e.source, e.first[waits]) if len(waits) else waits
-        assert (last < waits).all(), "a task waits for lower numbers only"
-        assert (e.source >= 0).all(), "an edge comes from a task"
-        _checked[:] = [(weakref.ref(e.first), weakref.ref(e.source)), *_checked[:1]]
+        _check(self.edges)
 
 
 class GraphBuilder:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 
-from perfdoc.simulator.engine.graph import I64, Edges, TaskGraph
+from perfdoc.simulator.engine.graph import I64, Edges, TaskGraph, lasting
 
 _FEW = 20_000
 _WIDE, _LOOKS = 10, 500
@@ -64,17 +63,6 @@ def fill_ends(graph: TaskGraph, end: I64) -> list[int] | None:
     return [0, *(here.start for here in levels), len(end)]
 
 
-_known: list[tuple[weakref.ref[I64], _Waits | None]] = []
-"""Of the last edges that were asked for; edits that change times alone keep the column of sources."""
-
-
-def _waits(edges: Edges) -> _Waits | None:
-    kept = [known for known in _known if known[0]() is edges.source]
-    kept = kept or [(weakref.ref(edges.source), _waits_of(edges))]
-    _known[:] = [*kept, *(known for known in _known if known[0]() is not edges.source)][:2]
-    return kept[0][1]
-
-
 def _numbered(edges: Edges, counts: I64) -> list[int] | None:
     """Where each level begins, and the end, of tasks that are numbered by level; None of others."""
     none = int(np.argmax(counts > 0))
@@ -89,7 +77,8 @@ def _numbered(edges: Edges, counts: I64) -> list[int] | None:
     return begins
 
 
-def _waits_of(edges: Edges) -> _Waits | None:
+@lasting
+def _waits(edges: Edges) -> _Waits | None:
     tasks, counts = len(edges.first) - 1, np.diff(edges.first)
     order: I64 | slice = slice(None)
     edge: I64 | slice = slice(None)

@@ -7,17 +7,16 @@ where it is not, tasks of many ranks are run a level at a time.
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from perfdoc.profiling.telling import in_worker
 from perfdoc.records import dataclass
-from perfdoc.simulator.engine.graph import I64, NONE, TaskGraph
+from perfdoc.simulator.engine.graph import I64, NO_RELEASE, NONE, Edges, TaskGraph, lasting
 from perfdoc.simulator.engine.levels import fill_ends, fill_order
 
 _MANY = 6_000_000
@@ -72,7 +71,8 @@ def schedule(graph: TaskGraph) -> Schedule:
     """Run the tasks: each starts at the latest of its release and, over its edges, source's end plus lag."""
     edges, end = graph.edges, np.zeros(len(graph.duration_ns), np.int64)
     columns = (graph.duration_ns, graph.release_ns, edges.first, edges.source, edges.lag_ns)
-    _run(_schedule_tasks, columns, (end,), lambda: fill_ends(graph, end), lasting=(2, 3))
+    past_paths = partial(_fill_past_paths, graph, end)
+    _run(_schedule_tasks, columns, (end,), lambda: fill_ends(graph, end), past_paths)
     return Schedule(graph=graph, end_ns=end)
 
 
@@ -125,10 +125,11 @@ def _run(
     columns: Sequence[I64],
     results: Sequence[I64],
     by_level: Callable[[], list[int] | None] = lambda: None,
-    lasting: Sequence[int] = (),
+    past_paths: Callable[[], bool] = lambda: False,
 ) -> int:
     """Run a loop over columns; it fills the results. by_level: what fills them without it, and says where
-    each level begins and the last one ends; None where it does not. lasting: places of columns of edges."""
+    each level begins and the last one ends; None where it does not. past_paths: what fills them with a run
+    over fewer tasks, and says whether it did."""
     global _ran
     _ran += sum(map(len, columns))
     many = max(_ran, _expected) > _MANY
@@ -138,23 +139,56 @@ def _run(
         return begins[-1]
     if many:
         _say_that_it_is_slow()
-    lists = [_listed(v) if i in lasting else v.tolist() for i, v in enumerate((*columns, *results))]
+    if past_paths():
+        return len(results[0])
+    lists = [v.tolist() for v in (*columns, *results)]
     returned = loop(*lists)
     for result, values in zip(results, lists[len(columns) :], strict=True):
         result[:] = values
     return returned
 
 
-_lists: list[tuple[weakref.ref[I64], list[int]]] = []
-"""Of the last two short columns of edges, which nobody changes in place: edits of times alone keep them."""
+_Paths: TypeAlias = tuple[I64, I64, I64, I64, I64, I64, I64, I64]
+"""(tasks behind the first of a path, the edge of each, the first ones, each task's path, tasks path by path,
+the place of each there, edges of the first ones, where among those each one's begin)."""
 
 
-def _listed(values: I64) -> list[int]:
-    found = next((known for known in _lists if known[0]() is values), None)
-    found = found or (weakref.ref(values), values.tolist())
-    if len(values) < 500_000:  # more would stay in memory
-        _lists[:] = [found, *(known for known in _lists if known is not found)][:2]
-    return found[1]
+def _fill_past_paths(graph: TaskGraph, end: I64) -> bool:
+    """Fill when each task ends. Those that wait for one other alone, without a release, end a known time
+    after it: of each path of such tasks the first one is run. False where some within paths have releases."""
+    duration, edges = graph.duration_ns, graph.edges
+    behind, by, first, path, order, place, edge, begins = _paths(edges)
+    if (graph.release_ns[behind] != NO_RELEASE).any():
+        return False
+    own = duration.copy()
+    own[behind] += edges.lag_ns[by]
+    passed = own[order].cumsum()[place]
+    since = passed - passed[first][path]  # the end of the path's first task
+    waits, lag = path[edges.source[edge]], edges.lag_ns[edge] + since[edges.source[edge]]
+    columns = duration[first], graph.release_ns[first], begins, waits, lag, first
+    *_, ends = lists = [column.tolist() for column in columns]
+    _schedule_tasks(*lists)
+    np.add(np.array(ends, np.int64)[path], since, out=end)
+    return True
+
+
+@lasting
+def _paths(edges: Edges) -> _Paths:
+    counts = np.diff(edges.first)
+    tasks, alone = np.arange(len(counts)), np.flatnonzero(counts == 1)
+    before, after = edges.source[edges.first[alone]], np.full(len(counts), NONE, np.int64)
+    after[before[::-1]] = alone[::-1]  # of several that wait for it, the first one goes on
+    goes_on = after[before] == alone
+    behind, head = alone[goes_on], tasks.copy()
+    head[behind] = before[goes_on]
+    while ((further := head[head]) != head).any():
+        head = further
+    is_first = head == tasks
+    order, place = np.argsort(head, kind="stable"), np.empty_like(tasks)
+    place[order] = tasks
+    path, edge = (np.cumsum(is_first) - 1)[head], np.flatnonzero(is_first[edges.target])
+    begins = np.append(0, np.cumsum(counts[is_first]))
+    return behind, edges.first[behind], np.flatnonzero(is_first), path, order, place, edge, begins
 
 
 def is_to_compile() -> bool:

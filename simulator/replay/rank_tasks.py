@@ -17,10 +17,10 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, host_calls
 from perfdoc.records import dataclass
 from perfdoc.simulator.engine.graph import I8, I64, NONE, EdgeKind, GraphBuilder, TaskGraph, TaskKind
+from perfdoc.simulator.engine.graph import NO_RELEASE as NO_RELEASE
 from perfdoc.simulator.replay.host_tasks import HostTasks, host_tasks
 from perfdoc.traces.table import at_percent, distinct, median
 
-NO_RELEASE = np.iinfo(np.int64).min
 EVERY = np.iinfo(np.int64).max
 QUEUED_NS = 1_200
 """After what ran before it queued work begins, where a capture shows none (V100 to H100: 0.7 to 1.6 us)."""

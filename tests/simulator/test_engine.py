@@ -129,7 +129,7 @@ def test_edges_lie_by_waiting_task_in_the_order_in_which_they_were_added() -> No
     assert (again.lag_ns.tolist(), again.kind.tolist()) == ([5, 7, 8, 6, 9], made.kind.tolist())
 
 
-@pytest.mark.parametrize("how", ["compiled", "levels"])
+@pytest.mark.parametrize("how", ["compiled", "levels", "paths"])
 @given(data=st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_quick_ways_do_what_plain_python_does(how: str, data: st.DataObject) -> None:
@@ -141,7 +141,8 @@ def test_quick_ways_do_what_plain_python_does(how: str, data: st.DataObject) -> 
     pairs = [(s, t) for t in range(count) for s in range(t)]
     chosen = data.draw(st.lists(st.sampled_from(pairs), max_size=20)) if pairs else []
     edges = [(s, t, data.draw(st.integers(-5, 5))) for s, t in chosen]
-    releases = {i: data.draw(st.integers(0, 20)) for i in range(count)}
+    held = set(range(count)).difference(t for _, t in chosen) if how == "paths" else range(count)
+    releases = {i: data.draw(st.integers(0, 20)) for i in held}
     made = graph(data.draw(st.lists(st.integers(0, 9), min_size=count, max_size=count)), edges, releases)
     number = np.array(data.draw(st.permutations(range(count))), np.int64)
     source, target = (number[np.array([e[i] for e in edges], np.int64)] for i in (0, 1))
@@ -159,10 +160,11 @@ def test_quick_ways_do_what_plain_python_does(how: str, data: st.DataObject) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_MANY", -1 if how == "compiled" else 10**9)
         for name in ("_FEW", "_WIDE"):
-            patch.setattr(levels, name, 0)
+            patch.setattr(levels, name, 0 if how == "levels" else 10**9)
         fast = results()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_MANY", 10**9)
+        patch.setattr(engine, "_fill_past_paths", lambda *_: False)
         assert results() == fast
 
 
@@ -265,17 +267,24 @@ def test_an_order_of_few_tasks_and_of_many_and_none_of_a_circle(monkeypatch: pyt
         assert topological_order(count, tasks, np.roll(tasks, 1)) is None
 
 
-def test_edges_are_listed_once_for_replays_in_other_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_tasks_behind_one_other_the_first_of_each_path_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0, 1 and 2 are a path, 3 begins another 2 before the end of 0, 4 waits for both: three of five run.
+    1 starts at 5 + 1, 2 at 13, 3 at 5 - 2, 4 at 15; with 20 for 1 what is behind it ends 13 later, with 20
+    for 0 3 starts at 18. A release within the path, at 40, holds 2: all are run."""
     monkeypatch.setattr(engine, "_MANY", 10**9)
-    first = graph([5, 7, 2], [(0, 1, 1), (1, 2, 0)], {0: 0, 2: 20})
-    release = first.release_ns.copy()
-    other = replace(first, duration_ns=np.array([1, 20, 2]), release_ns=release)
-    assert schedule(first).end_ns.tolist() == [5, 13, 22]
-    kept = [engine._listed(column) for column in (first.edges.source, first.edges.first)]
-    assert schedule(other).end_ns.tolist() == [1, 22, 24]
-    release[0] = 3  # times may change in place
-    assert schedule(other).end_ns.tolist() == [4, 25, 27]
-    edges = other.edges.source, other.edges.first
-    assert all(engine._listed(column) is known for column, known in zip(edges, kept, strict=True))
+    ran: list[int] = []
+    loop = engine._schedule_tasks
+    monkeypatch.setattr(engine, "_schedule_tasks", lambda d, *more: ran.append(len(d)) or loop(d, *more))
+    edges = [(0, 1, 1), (1, 2, 0), (0, 3, -2), (2, 4, 0), (3, 4, 0)]
+    first = graph([5, 7, 2, 4, 1], edges, {0: 0})
+    later, longer = (replace(first, duration_ns=np.array(d)) for d in ([5, 20, 2, 4, 1], [20, 1, 1, 9, 1]))
+    assert schedule(first).end_ns.tolist() == [5, 13, 15, 7, 16]
+    assert schedule(later).end_ns.tolist() == [5, 26, 28, 7, 29]
+    assert schedule(longer).end_ns.tolist() == [20, 22, 23, 27, 28]
+    assert ran == [3, 3, 3]
+    held = replace(first, release_ns=first.release_ns.copy())
+    held.release_ns[2] = 40  # times may change in place
+    assert schedule(held).end_ns.tolist() == [5, 13, 42, 7, 43]
+    assert ran[3:] == [5]
     schedule(graph([4], [], {0: 0}))
-    assert schedule(first).end_ns.tolist() == [5, 13, 22]
+    assert schedule(first).end_ns.tolist() == [5, 13, 15, 7, 16]
