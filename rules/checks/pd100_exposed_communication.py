@@ -71,10 +71,13 @@ def messages(case: Case, dimensions: Collection[str]) -> list[Messages]:
     for row in (row for rank in case.ranks for row in rank.communication):
         if row.dimension in dimensions:
             rows.setdefault(row.collective, []).append(row)
-    by_step = case.unit == "step"
-    per = sum(r.window.steps for r in case.ranks) if by_step else len(case.ranks)
-    found = [_together(collective, mine, max(1, per)) for collective, mine in rows.items()]
+    found = [_together(collective, mine, _units(case)) for collective, mine in rows.items()]
     return sorted(found, key=lambda m: -m.exposed_ns)
+
+
+def _units(case: Case) -> int:
+    """Steps of all ranks, or their windows."""
+    return sum(r.window.steps for r in case.ranks if case.unit == "step") or max(1, len(case.ranks))
 
 
 def _together(collective: str, rows: list[Communication], per: int) -> Messages:
@@ -115,7 +118,9 @@ def _by_size(one: Messages) -> str:
 
 
 _SYNC_NORM = "batch_norm_reduce_statistics"
-"""In the name of a kernel that only PyTorch's SyncBatchNorm runs."""
+"""In the name of a kernel that only PyTorch's SyncBatchNorm runs: once a layer, which gathers in the forward
+pass and reduces in the backward pass."""
+_OF_NORMS = ("all_reduce", "all_gather")
 _ONE_GPU = (
     "SyncBatchNorm exchanges each layer's statistics, and its next kernel waits for them. BatchNorm over one "
     "GPU's samples, where these are enough, or GroupNorm exchange nothing."
@@ -245,11 +250,12 @@ def _reason(found: Sequence[Messages], elsewhere: str) -> str:
 
 def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:
     """What hides or shortens each collective, whichever dimension it serves."""
-    norms = any(_SYNC_NORM in kernel.name for rank in case.ranks for kernel in rank.kernel_times)
+    kernels = (kernel for rank in case.ranks for kernel in rank.kernel_times if _SYNC_NORM in kernel.name)
+    norms = sum(kernel.count for kernel in kernels) / _units(case)
     less = f"send them as few large ones ({_BUCKETS}several tensors in one call or one flat tensor)."
     parts = [
         f"The {m.count:,.0f} {m.words} operations a {case.unit} are mostly small and cost their latency: "
-        + (_ONE_GPU if norms and m.collective in ("all_reduce", "all_gather") else less)
+        + (_ONE_GPU if 2 * norms >= m.count and m.collective in _OF_NORMS else less)
         for m in found
         if m.are_many_small and m.collective != "sync"
     ]

@@ -183,16 +183,20 @@ def test_many_short_ones_of_unknown_size(tmp_path: Path) -> None:
     assert "many small" not in result("PD100", unknown(tmp_path, 200, each_us=5)).reason  # 40 a step
 
 
-def test_statistics_of_norms_are_put_in_no_bucket(tmp_path: Path) -> None:
-    """A hundred all-reduces of 2 us a step, and one kernel that only SyncBatchNorm has."""
+@pytest.mark.parametrize(("norms", "of_norms"), [(100, True), (5, False)])
+def test_statistics_of_norms_are_put_in_no_bucket(norms: int, of_norms: bool, tmp_path: Path) -> None:
+    """A hundred all-reduces of 2 us a step, and so many kernels that only SyncBatchNorm has, one a layer: of
+    five layers, 95 reduce gradients."""
     builder, thread, device, steps = two_steps()
     for at, end in steps:
         name = "void at::native::batch_norm_reduce_statistics_kernel<float, float, int>(x)"
-        device.kernel(name, at, end - 200 * US, launch=(thread, at + 1, at + 2))
+        for begin in range(at, at + norms * US, US):
+            device.kernel(name, begin, begin + US, launch=(thread, at + 1, at + 2))
+        device.kernel(GEMM, at + norms * US, end - 200 * US, launch=(thread, at + 1, at + 2))
         for begin in range(end - 200 * US, end, 2 * US):
             device.kernel(ALL_REDUCE, begin, begin + 2 * US, stream=20, launch=(thread, at + 4, at + 5))
     said = result("PD100", case_of(tmp_path, builder)).remedy
-    assert ("SyncBatchNorm" in said, "bucket" in said) == (True, False)
+    assert ("SyncBatchNorm" in said, "bucket" in said) == (of_norms, not of_norms)
     assert "SyncBatchNorm" not in result("PD100", unknown(tmp_path, 200, each_us=2)).remedy
 
 
