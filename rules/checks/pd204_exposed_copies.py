@@ -13,7 +13,7 @@ from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes, skips
 from perfdoc.rules.facts.capture import why_start_up_counts
-from perfdoc.rules.facts.loading import BY_MPI, copy_in_turn, paused_in, through_mpi
+from perfdoc.rules.facts.loading import BY_MPI, copy_in_turn, exchanges_by_mpi, paused_in
 
 _OFTEN = " (offloaded state, metrics read each step)"
 _KEEP = f"Keep data on the device that is copied back and forth{_OFTEN}. "
@@ -98,7 +98,7 @@ def evaluate(case: Case) -> Verdict:
     hand = _in_order(case, kinds, batch) if with_host else _DEVICE
     if with_host and all(re.search(_SHARES_MEMORY, rank.device.gpu_name or "") for rank in case.ranks):
         hand = _MAPPED
-    if with_host and through_mpi(case):
+    if with_host and exchanges_by_mpi(case, sum(rank.ledger.exposed_memcpy for rank in case.ranks)):
         hand = BY_MPI
     if with_host and re.search(
         r"(?i)checkpoint|save(?![a-z])", found := paused_in(case, key="exposed_memcpy")

@@ -1,5 +1,6 @@
 """How batches are loaded: by worker processes or not, and what to do where these do not keep up."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -54,7 +55,7 @@ def awaits_batch(case: Case) -> str:
     follows, or the calls are those of a queue."""
     if mostly_in(
         case, lambda name: bool(pattern_of(_NO_BATCH).search(name)) and not pattern_of(_BATCH).search(name)
-    ) or through_mpi(case, "write"):
+    ) or sends(case):
         return ""
     copied = _copies_follow(case)
     copies = any(rank.host.idle_split.before_copies_ns is not None for rank in case.ranks)
@@ -153,7 +154,7 @@ def offloads(case: Case) -> bool:
     """Whether most pauses of the host are where it may work on what steps sent it."""
     silent = sum(awaiting_ns(rank) + between_steps_ns(rank) for rank in case.ranks)
     sent = sum(rank.host.idle_split.offloaded_ns or 0 for rank in case.ranks)
-    return sent >= _MOST * silent > 0 and not through_mpi(case, "write")
+    return sent >= _MOST * silent > 0 and not sends(case)
 
 
 _NO_BATCH = (
@@ -221,12 +222,22 @@ def awaited_call(case: Case, ranks: Sequence[RankMeasurement] = ()) -> str:
     return where if ns >= _MOST * sum(map(awaiting_ns, ranks or case.ranks)) else ""
 
 
-def through_mpi(case: Case, kind: str = "MPI_") -> bool:
-    """Whether hosts mostly wait in calls of MPI: what they copy to and fro is what they exchange. kind: or in
-    all that write or send, in which nobody waits for a batch, or computes."""
+def sends(case: Case) -> bool:
+    """Whether hosts mostly wait in calls that write or send: nobody waits for a batch there, or computes."""
     waits = [wait for rank in case.ranks for wait in rank.host.idle_split.waits]
-    inside = sum(wait.idle_ns for wait in waits if kind in (wait.kind, (wait.call or "")[:4]))
+    inside = sum(wait.idle_ns for wait in waits if wait.kind == "write")
     return inside >= _MOST * sum(map(awaiting_ns, case.ranks)) > 0
+
+
+_EXCHANGE = r"P?MPI_(?!I?barrier|Init|Finalize)\w+"
+
+
+def exchanges_by_mpi(case: Case, copied_ns: int = 0) -> bool:
+    """Whether hosts mostly wait in calls of MPI that exchange. copied_ns: and what they copy so long is what
+    they exchange, which between hosts takes about as long at least."""
+    waits = [wait for rank in case.ranks for wait in rank.host.idle_split.waits]
+    inside = sum(w.idle_ns for w in waits if re.fullmatch(_EXCHANGE, w.call or "", re.IGNORECASE))
+    return inside >= _MOST * max(sum(map(awaiting_ns, case.ranks)), copied_ns) > 0
 
 
 NO_HELP = " Fewer launches do not help."
@@ -243,14 +254,17 @@ _FIND_WRITE = (
     "Find what it writes or sends in {}: a checkpoint or a log can go to another thread, or be rarer."
     + NO_HELP
 )
+_FIND_LAST = "Find which rank comes last to {}, and what it does before: the others wait for it." + NO_HELP
 _A_RANGE = "A range around the call that fetches a batch (or --data-range) tells whether it is data."
 
 
 def find_wait(case: Case) -> str:
     """What the capture names is not asked for."""
-    if through_mpi(case):
+    if exchanges_by_mpi(case):
         return BY_MPI + NO_HELP
     if call := awaited_call(case):
+        if "MPI_" in call:
+            return _FIND_LAST.format(call)
         if wait_kind(call) == "write":
             return _FIND_WRITE.format(call)
         return f"{_FIND_WAIT.format(f' in {call}')} {_A_RANGE}"

@@ -183,7 +183,18 @@ def test_a_wait_before_an_allocation_is_not_the_cause(tmp_path: Path) -> None:
     assert all("PD201" in p.left_out for p in waits)
 
 
-@pytest.mark.parametrize(("call", "words"), [("MPI_Allreduce", "through MPI"), ("fsync", "in fsync")])
+def as_mpi(path: Path) -> None:
+    """Calls of the C library become MPI's, as nsys --trace=mpi has them."""
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE OSRT_API RENAME TO MPI_COLLECTIVES_EVENTS")
+        db.execute("ALTER TABLE MPI_COLLECTIVES_EVENTS RENAME COLUMN nameId TO textId")
+    db.close()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [("MPI_Allreduce", "through MPI"), ("fsync", "in fsync"), ("MPI_Barrier", "last to MPI_Barrier")],
+)
 def test_a_call_that_the_host_waits_in_is_named(call: str, words: str, tmp_path: Path) -> None:
     """Steps of 3 ms: 1 ms of computing, 32 MiB to the host and 1.3 ms later back, 300 us each; in between the
     host waits in a call, which is no batch and no optimizer."""
@@ -199,17 +210,34 @@ def test_a_call_that_the_host_waits_in_is_named(call: str, words: str, tmp_path:
         thread.os_call(call, at + 1_305 * US, at + 2_575 * US)
     path = write_nsys_sqlite(builder.build(), tmp_path / "report.sqlite")
     if call.startswith("MPI"):
-        with sqlite3.connect(path) as db:
-            db.execute("ALTER TABLE OSRT_API RENAME TO MPI_COLLECTIVES_EVENTS")
-            db.execute("ALTER TABLE MPI_COLLECTIVES_EVENTS RENAME COLUMN nameId TO textId")
-        db.close()
+        as_mpi(path)
     said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
     remedies = {rule.code: rule.remedy for rule in said.rules if rule.state == "fires"}
     assert words in remedies["PD201"]
     assert "--trace=osrt" not in remedies["PD201"]
     assert "PD203" not in remedies
-    assert ("MPI" in remedies["PD204"]) is ("offloaded" not in remedies["PD204"]) is call.startswith("MPI")
+    exchanges = call == "MPI_Allreduce"
+    assert ("MPI" in remedies["PD204"]) is ("offloaded" not in remedies["PD204"]) is exchanges
     assert read_trace(path).capabilities["thread_states"].available is not call.startswith("MPI")
+
+
+def test_copies_beside_a_short_exchange_are_not_what_is_exchanged(tmp_path: Path) -> None:
+    """Steps of 3 ms: 1.2 ms of copies to the host and back, and 50 us in which a norm goes through MPI."""
+    builder, thread, device, starts = six_steps()
+    for at in starts:
+        device.kernel(GEMM, at + 10 * US, at + 1_000 * US, launch=(thread, at, at + 5 * US))
+        for kind, begin, call_us in (("device_to_host", 1_000, 10), ("host_to_device", 1_600, 20)):
+            launch = (thread, at + call_us * US, at + (call_us + 5) * US)
+            span = at + begin * US, at + (begin + 600) * US
+            device.copy(kind, 32 << 20, *span, launch=launch, pinned=True)
+        thread.synchronize("stream", at + 40 * US, at + 2_205 * US, device=device, stream=7)
+        thread.os_call("MPI_Allreduce", at + 2_210 * US, at + 2_260 * US)
+        call = at + 2_262 * US
+        device.kernel(GEMM, at + 2_270 * US, at + 2_990 * US, launch=(thread, call, call + 4 * US))
+    as_mpi(path := write_nsys_sqlite(builder.build(), tmp_path / "report.sqlite"))
+    said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
+    (remedy,) = [rule.remedy for rule in said.rules if rule.code == "PD204"]
+    assert ("MPI" in remedy, "offloaded" in remedy) == (False, True)
 
 
 @pytest.mark.parametrize(("compiles_ms", "leads"), [(300, True), (10, False)])
