@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
+import signal
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import Any
 
 from perfdoc.profiling import garbage, ranges
 from perfdoc.profiling.distributed import collectives, groups
@@ -56,6 +59,7 @@ class Session:
         self.problem: str | None = None
         """Why there is no capture, or not all of one; None where nothing went wrong."""
         self._prepared = self._open = self._done = False
+        self._pid, self._writes, self._ended_by = os.getpid(), False, 0
 
     def __enter__(self) -> Session:
         if self._capture is not None:
@@ -105,6 +109,8 @@ class Session:
                 self._done = True
         if not (self._open or self._done) and self._window.has_step(step):
             self._open = True
+            if isinstance(self._capture, TorchCapture):  # nsys writes its report of a program that was ended
+                _replace(signal.SIG_DFL, self._end)
             if not self._try(lambda: self._begin(step)):
                 self._close()
 
@@ -121,11 +127,24 @@ class Session:
 
     def _close(self) -> None:
         assert self._capture is not None
-        self._open, self._done = False, True
+        self._open, self._done, self._writes = False, True, True
         # Each by itself: a disk that is full for one file may still hold the others.
         self._try(self._capture.end)
         self._try(self._write_collectives)
         self._try(self._memory.stop)
+        self._writes = False
+        _replace(self._end, signal.SIG_DFL)
+        if self._ended_by:
+            os.kill(self._pid, self._ended_by)
+
+    def _end(self, number: int, frame: object) -> None:
+        """A scheduler takes the machine back: what is captured is written before its signal ends us."""
+        self._ended_by = number
+        if self._open and os.getpid() == self._pid:  # not in a worker that was forked meanwhile
+            self._close()
+        elif not self._writes:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     def _write_collectives(self) -> None:
         records = collectives.drain()
@@ -142,3 +161,11 @@ class Session:
             self.problem = self.problem or one_line(error)
             return False
         return True
+
+
+def _replace(handler: object, other: Any) -> None:
+    """Of the signals by which schedulers end a job, where the handler is ours to replace."""
+    with contextlib.suppress(ValueError):  # of the main thread alone
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) == handler:
+                signal.signal(number, other)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -110,8 +109,8 @@ def test_a_script_without_marks(nsys: None, tmp_path: Path, options: tuple[str, 
     assert (tmp_path / "out" / "traces" / "rank0.sqlite").exists()
 
 
-@pytest.mark.slow
-def test_an_interrupt_ends_the_job_and_keeps_the_capture(nsys: None, tmp_path: Path) -> None:
+def stopped(cwd: Path, *words: str, program: str, after: str, by: signal.Signals) -> subprocess.Popen[str]:
+    """`perfdoc capture` of a program, stopped once that has written a line; its stderr is in cwd/said."""
     line = [
         sys.executable,
         "-m",
@@ -119,20 +118,50 @@ def test_an_interrupt_ends_the_job_and_keeps_the_capture(nsys: None, tmp_path: P
         "capture",
         "-o",
         "out",
+        *words,
         "--",
         sys.executable,
         "-c",
-        SLEEPER.format(90),
+        program,
     ]
-    with subprocess.Popen(
-        line, cwd=tmp_path, env=one_thread(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with (
+        (cwd / "said").open("w") as said,
+        subprocess.Popen(
+            line, cwd=cwd, env=one_thread(), stdout=subprocess.PIPE, stderr=said, text=True
+        ) as process,
+    ):
         assert process.stdout is not None
-        assert process.stdout.readline() == "begins\n"
-        began = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert time.monotonic() - began < 60
-    assert "perfdoc analyze out" in said
+        assert after in iter(process.stdout.readline, "")
+        process.send_signal(by)
+        process.communicate(timeout=60)  # less than the job would take
+    return process
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_job_and_keeps_the_capture(nsys: None, tmp_path: Path) -> None:
+    ended = stopped(tmp_path, program=SLEEPER.format(90), after="begins\n", by=signal.SIGINT)
+    assert ended.returncode == 130
+    assert "perfdoc analyze out" in (tmp_path / "said").read_text()
     assert (tmp_path / "out" / "traces" / "rank0.sqlite").exists()
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_ends_the_job_leaves_the_capture(needs_torch: None, tmp_path: Path) -> None:
+    program = (
+        "import time, torch; from perfdoc.profiling import steps\n"
+        "for n in steps(range(900)): torch.ones(4).sum(); print(n, flush=True); time.sleep(0.1)"
+    )
+    asked = ("--profiler", "torch", "--steps", "1:900")
+    ended = stopped(tmp_path, *asked, program=program, after="3\n", by=signal.SIGTERM)
+    assert ended.returncode == 143
+    assert "perfdoc analyze out" in (tmp_path / "said").read_text()
+    names = names_in(tmp_path / "out" / "traces" / "rank0.json.gz")
+    assert {"perfdoc.step 1", "perfdoc.step 2"} <= set(names)
+
+    late = ("--profiler", "torch", "--steps", "800:900")
+    (tmp_path / "late").mkdir()
+    ended = stopped(tmp_path / "late", *late, program=program, after="3\n", by=signal.SIGTERM)
+    assert ended.returncode == 143
+    said = (tmp_path / "late" / "said").read_text()
+    assert "stopped before" in said
+    assert "perfdoc.profiling.step" not in said, "the job does call it"

@@ -23,12 +23,13 @@ from perfdoc.profiling.run_directory import FOLDERS, RunDirectory
 from perfdoc.profiling.vocabulary import STEP
 from perfdoc.records import dataclass
 from perfdoc.results.figures import plural, size
-from perfdoc.run.execution import EXIT_STOPPED, clear_up, wait_for
+from perfdoc.run.execution import clear_up, wait_for
 
 _NO_STEPS = (
     "no step of the window was seen: does the job call perfdoc.profiling.step, and reach it? "
     "A script without it: --delay and --duration (docs/own_trainer.md)"
 )
+_STOPPED = "the job was stopped before it left a step of the window"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class Ended:
     """How it went."""
 
     code: int
-    """Of the job; 130 where a stop was asked for."""
+    """Of the job; 128 and the signal where a stop was asked for."""
     traces: int
     """Captures that are there; 0 also where no step of the window is in them."""
 
@@ -66,7 +67,7 @@ def run(planned: Plan, say: Callable[[str], None]) -> Ended:
             if planned.rank is not None:
                 environment[RANK_VARIABLE] = str(planned.rank)
         try:
-            code, stops = wait_for(planned.command, environment, passes_on=planned.rank is None)
+            code, stop = wait_for(planned.command, environment, passes_on=planned.rank is None)
         except OSError as error:
             _take_away_empty(planned, folder, is_new)
             raise _cannot_run(planned.command[0], error) from error
@@ -75,8 +76,9 @@ def run(planned: Plan, say: Callable[[str], None]) -> Ended:
         ranks = set(launch.ranks())
     finally:
         shutil.rmtree(launch.path, ignore_errors=True)
-    code = EXIT_STOPPED if stops else 128 - code if code < 0 else code
-    seen = _collect(planned, folder, ranks, say)
+    code = 128 + stop if stop else 128 - code if code < 0 else code
+    if not (seen := _collect(planned, folder, ranks, say)):
+        say(_STOPPED if stop else _NO_STEPS)
     if traces := _own_traces(planned, folder):
         held = sum(f.stat().st_size for files in traces.values() for f in files)
         say(f"{folder.path}: {plural(len(traces), 'rank')}, {size(held)}")
@@ -122,6 +124,4 @@ def _collect(planned: Plan, folder: RunDirectory, ranks: set[int], say: Callable
             if report.problem is not None:
                 say(f"rank {report.rank}: {report.problem}")
         seen = planned.window is None or any(report.ranges.get(STEP) for report in collected)
-    if not seen:
-        say(_NO_STEPS)
     return seen

@@ -52,7 +52,7 @@ def clear_up(launch: LaunchFolder) -> None:
 def wait_for(
     command: Sequence[str], environment: Mapping[str, str], *, passes_on: bool = True
 ) -> tuple[int, int]:
-    """(exit code of the launcher, below 0 where it was killed; how many stops were asked for).
+    """(exit code of the launcher, below 0 where it was killed; the signal that asked for a stop, 0 for none).
 
     passes_on: whether the launcher tells what it started of a stop; else all of its group are told.
     """
@@ -81,7 +81,7 @@ def wait_for(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return code, len(stops)
+    return code, stops[0] if stops else 0
 
 
 def _pass_on(process: subprocess.Popen[bytes], stops: Sequence[int], passes_on: bool) -> None:
@@ -154,11 +154,11 @@ def train(command: Sequence[str]) -> Outcome:
         name_command(environment, ["perfdoc", *sys.argv[1:]])
         if "--debug" in sys.argv:
             environment["PERFDOC_DEBUG"] = "1"
-        code, stops = wait_for(command, environment)
+        code, stop = wait_for(command, environment)
         if code < 0:
             clear_up(launch)
         return Outcome(
-            code=EXIT_STOPPED if stops or launch.stopped() else code,
+            code=EXIT_STOPPED if stop or launch.stopped() else code,
             ranks=tuple(launch.ranks()),
             failure=launch.failure(),
         )
