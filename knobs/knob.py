@@ -87,6 +87,8 @@ class Knob:
     nullable: bool = False
     choices: tuple[bool | int | float | str, ...] = ()
     """Of each element where the value is a list."""
+    usual: tuple[str, ...] = ()
+    """Values of a text that has others too, of later versions or of forks."""
     min: float | None = None
     max: float | None = None
     unit: str = ""

@@ -59,7 +59,7 @@ def _knob(topic: str, entry: dict[str, Any]) -> Knob:
         rest["former"] = tuple(
             Former(**{**f, "current": tuple(f.get("current", ()))}) for f in rest.get("former", ())
         )
-        for name in ("choices", "notes", "depends"):
+        for name in ("choices", "usual", "notes", "depends"):
             rest[name] = tuple(rest.get(name, ()))
         if rest["type"] not in _TYPES:
             raise ValueError(f"type {rest['type']}")

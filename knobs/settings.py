@@ -56,7 +56,7 @@ class Setting:
 
 def settings_of(entries: Sequence[Entry], dialect: Dialect | None) -> Iterator[Setting]:
     """Every entry that means a knob, in the file's order. Flags count where they are Megatron-LM's."""
-    flags = is_megatron_command(entries)
+    flags = dialect == "megatron_lm" or is_megatron_command(entries)
     for entry in entries:
         if entry.unused:
             continue
@@ -271,11 +271,12 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
         reason = f"within {other.title}" if entries else f"{other.title}, which is not checked"
     else:
         entries = tuple(as_known(entries, program, shown_by))
-        detected, reason = (dialect, "--dialect") if dialect else dialect_of(entries, program, text)
+        detected, reason = (dialect, "--dialect") if dialect else dialect_of(entries, program, shown_by, text)
     if manifest:
         entries = tuple(of_manifest(entries))
     settings = tuple(settings_of([*with_engine(entries)] if detected == "verl" else entries, detected))
-    flags = any(s.entry.form == "flag" for s in settings) and is_megatron_command(entries)
+    flags = any(s.entry.form == "flag" for s in settings)
+    flags &= detected == "megatron_lm" or is_megatron_command(entries)
     defaults_of: Dialect | None = "megatron_lm" if flags and detected in (None, "env") else detected
     if any(e.form == "flag" and e.name == "--deepspeed" for e in entries):
         defaults_of = (

@@ -6,6 +6,7 @@ import math
 from typing import Final
 
 from perfdoc.knobs.knob import LISTS, Knob, Value
+from perfdoc.knobs.naming.nearest import SHORTEST_AT_PLACE, nearest
 from perfdoc.knobs.pipeline_layout import LAYOUT, WRITTEN
 from perfdoc.patterns import pattern_of
 
@@ -79,6 +80,8 @@ def allowed(knob: Knob) -> str:
     words = [knob.type.replace("_", " ")]
     if knob.choices:
         words.append("one of " + ", ".join(_shown(c) for c in knob.choices))
+    if knob.usual:
+        words.append("such as " + ", ".join(knob.usual))
     if knob.min is not None and knob.max is not None:
         words.append(f"{knob.min:g} to {knob.max:g}")
     elif knob.min is not None:
@@ -175,6 +178,12 @@ def _in_range(knob: Knob, number: float) -> None:
 def _choice(knob: Knob, text: str) -> str:
     text = pattern_of(r"^\w*(Backend|Scope|Strategy)\.").sub("", text)  # AttnBackend.flash
     if not knob.choices:
+        known = {value.upper(): value for value in knob.usual}
+        near = nearest(text.upper(), known, SHORTEST_AT_PLACE)
+        if (
+            near and near != text.upper() and _DIGITS.findall(near) == _DIGITS.findall(text)
+        ):  # another version
+            raise ValueError(f"is {text}, which is no known value; {known[near]} is")
         return text
     for choice in knob.choices:
         if text == choice or (knob.topic == "environment" and text.upper() == str(choice).upper()):

@@ -9,6 +9,7 @@ from perfdoc.knobs.flags import version_of
 from perfdoc.knobs.knob import DIALECT_TITLES, PYTORCHS, Dialect
 from perfdoc.knobs.naming.meaning import meaning, names_of
 from perfdoc.knobs.naming.places import PLACES, placed
+from perfdoc.knobs.naming.programs import TRAINERS
 from perfdoc.knobs.naming.versions import core_pinned, version_shown
 from perfdoc.knobs.reading.entry import Entry
 from perfdoc.knobs.values import OPAQUE, Raw
@@ -37,17 +38,21 @@ LAUNCHER = frozenset({"nproc_per_node", "nnodes"})
 _ENOUGH_FLAGS = 2
 
 
-def is_megatron_command(entries: Sequence[Entry]) -> bool:
-    """Whether there are flags that only Megatron-LM has; one alone may be another program's."""
+def is_megatron_command(entries: Sequence[Entry], *, own: bool = False) -> bool:
+    """Whether there are flags that only Megatron-LM has: one alone may be another program's. own: the command
+    runs a program of its, where one that is nearly a flag says enough."""
+    hows = ("exact", "near") if own else ("exact",)
     known = {
         found.knob.id
         for e in entries
-        if e.form == "flag" and (found := meaning(e, "megatron_lm")).how == "exact" and found.knob
+        if e.form == "flag" and (found := meaning(e, "megatron_lm")).how in hows and found.knob
     }
-    return len(known - LAUNCHER) >= _ENOUGH_FLAGS
+    return len(known - LAUNCHER) >= (1 if own else _ENOUGH_FLAGS)
 
 
-def dialect_of(entries: Sequence[Entry], program: Dialect | None, text: str) -> tuple[Dialect | None, str]:
+def dialect_of(
+    entries: Sequence[Entry], program: Dialect | None, shown_by: str, text: str
+) -> tuple[Dialect | None, str]:
     """The dialect, or None, with the reason. A tie is not broken: the user has to say. `program`: whose the
     programs are that the file runs or imports, which holds where it has any of the names."""
     paths = [e for e in entries if e.form == "path"]
@@ -66,11 +71,12 @@ def dialect_of(entries: Sequence[Entry], program: Dialect | None, text: str) -> 
         first = [d for d, s in scores.items() if s == best]
         first = [d for d in first if _shown_by(paths, d)]
         if len(first) == 1:
-            return first[0], f"{round(best)} of its names{_version(paths, first[0], text)}"
+            return first[0], f"{max(round(best), 1)} of its names{_version(paths, first[0], text)}"
         if not first:
             return None, "names that programs of any kind have"
         return None, " or ".join(DIALECT_TITLES[d] for d in first)
-    if is_megatron_command(entries):
+    # Others call theirs train_gpt.py, too.
+    if is_megatron_command(entries, own=program == "megatron_lm" and "pretrain" in shown_by):
         return "megatron_lm", f"its flags{_version(entries, 'megatron_lm', text)}"
     if paths and any(meaning(e, None).how in ("bare", "former") for e in paths):
         return None, "names without a place"
@@ -114,7 +120,10 @@ def _shown_by(paths: Sequence[Entry], dialect: Dialect) -> bool:
     if dialect not in PLACES.anybodys:  # sections such as `trainer` are anybody's, and sizes of models
         meanings = (meaning(entry, dialect) for entry in paths)
         return any(m.how == "exact" or (m.knob is not None and m.knob.kind != "fact") for m in meanings)
-    exact = {found.path for e in paths if (found := meaning(e, dialect)).how == "exact"}
+    found_by_how = [(found.how, found.path) for e in paths if (found := meaning(e, dialect)).path]
+    if any(how == "near" and path.startswith(TRAINERS) for how, path in found_by_how):
+        return True
+    exact = {path for how, path in found_by_how if how == "exact"}
     own = exact.difference(PLACES.anybodys[dialect])
     return bool(own.difference(PLACES.not_alone[dialect])) or (bool(own) and len(exact) > 1)
 

@@ -59,7 +59,7 @@ def as_known(entries: Sequence[Entry], program: Dialect | None, shown_by: str) -
     return entries
 
 
-_TRAINERS = "TrainingArguments."
+TRAINERS = "TrainingArguments."
 _ENOUGH = 2
 
 
@@ -77,7 +77,7 @@ def _is_trainers(entries: Sequence[Entry]) -> bool:
 def _trainers(entries: Sequence[Entry]) -> Iterator[Entry]:
     known = names_of("accelerate").by_path
     for entry in entries:
-        path = _TRAINERS + _plain(entry)
+        path = TRAINERS + _plain(entry)
         if path in known:
             raw: Raw = "true" if entry.raw is True else entry.raw
             yield replace(entry, form="path", name=path, raw=raw)
@@ -102,7 +102,7 @@ def _launched(entries: Sequence[Entry]) -> Iterator[Entry]:
         if name in _LAUNCHED:
             path, value = _LAUNCHED[name]
             yield replace(entry, form="path", name=path, raw=value)
-        elif name in by_leaf and not by_leaf[name].startswith(_TRAINERS):
+        elif name in by_leaf and not by_leaf[name].startswith(TRAINERS):
             raw = "true" if entry.raw is True else entry.raw
             yield replace(entry, form="path", name=by_leaf[name], raw=raw)
         else:
