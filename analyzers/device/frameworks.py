@@ -83,6 +83,11 @@ class Program:
         """Whether no tensor of a framework in Python can be meant."""
         return self.is_plain or bool(self.marks & {"tensorrt", "native_engine"})
 
+    @property
+    def is_tensorrt(self) -> bool:
+        """Whether engines of TensorRT run, each answer of which is a few calls, by code of no framework."""
+        return self.serves and "tensorrt" in self.marks and not self.marks & {"pytorch", "tensorrt_llm"}
+
     @cached_property
     def only_infers(self) -> bool:
         """Whether nothing trains by what is known: an engine, no network, or PyTorch with names of a forward

@@ -165,7 +165,9 @@ def _before_copies(view: DeviceView, idle: HostIdle) -> Intervals:
 def _graphs_max_ns(view: DeviceView, calls: HostCalls, thread: int) -> int:
     """The longest time between calls that counts as launching on a thread that launches whole graphs, as of
     an iteration: two a step at most; where none is known, two for each wait for the device. 0 of any other: a
-    graph a layer is launched as kernels are."""
+    graph a layer is launched as kernels are. TensorRT's code launches in microseconds."""
+    if view.program.is_tensorrt:
+        return _SPARSE_MAX_NS
     mine = calls.of_thread(thread)
     often = view.window.steps or int(np.count_nonzero(calls.kind[mine] == CallKind.SYNCHRONISING))
     launches = calls.kind[mine] == CallKind.LAUNCH

@@ -53,6 +53,7 @@ from perfdoc.rules.facts.loading import (
     FASTER,
     NO_HELP,
     OSRT,
+    REQUESTS,
     awaiting_ns,
     awaits_batch,
     awaits_requests,
@@ -127,10 +128,11 @@ _FIND_SERVING = (
     "not help; doing it while the GPU works on the iteration before does (vLLM --async-scheduling, SGLang "
     "without --disable-overlap-schedule), and more sequences in a batch."
 )
-_UNASKED = "the engine launches nothing for long, likely for want of requests"
+_UNASKED = f"the engine launches nothing for long, likely for {REQUESTS}"
 _UNDER_LOAD = (
     "Capture while requests queue, or analyse a busy stretch (--window): an engine that is asked for nothing "
-    "idles, and that is no fault. If requests did queue, see what feeds it: its front end, a client."
+    "idles, and that is no fault. If requests did queue, see what feeds it: its front end, a client, inputs that "
+    "are prepared between answers (another thread, or more instances, does so meanwhile)."
 )
 
 _FIND_OFFLOADED = (

@@ -73,7 +73,7 @@ def awaits_batch(case: Case) -> str:
     return f"it waits in {max(queued, key=lambda wait: wait.idle_ns).call}, as for another process's queue"
 
 
-REQUESTS = "want of requests"
+REQUESTS = "want of requests or their inputs"
 _NO_REQUESTS_NS, _A_TENTH = 50_000_000, 0.1
 """An engine schedules in milliseconds; of idle time, one such pause where steps do not tell of each."""
 _DECODES = pattern_of(r"(?i)context_0\(|^(step\[)?decode\b")
@@ -82,11 +82,15 @@ _DECODES = pattern_of(r"(?i)context_0\(|^(step\[)?decode\b")
 
 def awaits_requests(case: Case) -> bool:
     """Whether an inference engine idles mostly in pauses that are far longer than scheduling takes: nothing
-    asks it for tokens then, and it is no slower for them. Pauses in most steps or in answers are its own."""
-    if not case.program.serves or "tensorrt" in case.program.marks:
+    asks it for tokens then, and it is no slower for them. Pauses in most steps or in answers are its own, but
+    for TensorRT: what prepares its inputs is no part of it."""
+    if not case.program.serves:
         return False
     long_ns = 0.0
     for rank in case.ranks:
+        if case.program.is_tensorrt:
+            long_ns += awaiting_ns(rank) + between_steps_ns(rank)
+            continue
         by_step = rank.step_ledgers.leaf_ns.get("idle.host")
         if by_step is not None:
             steps = pairwise((*rank.step_ledgers.names, ""))

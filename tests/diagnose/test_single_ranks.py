@@ -307,6 +307,23 @@ def test_an_engine_without_requests_is_at_no_fault(named: bool, tmp_path: Path) 
     assert "without_waits" not in {row.key for row in said.opportunities}
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_tensorrt_server_that_nothing_asks_loses_nothing(asked: bool, tmp_path: Path) -> None:
+    """50 answers of 30 kernels of 30 us, and for 1 to 4 ms nothing behind each; or launched 100 us apart."""
+    host = Host()
+    for i in range(50):
+        host.copy("host_to_device", 1, 50)
+        for _ in range(30):
+            host.run(("sm80_xmma_fprop_implicit_gemm_f16f16_kernel_trt", 30))
+            host.cpu += 98 * US if asked else 0
+        host.wait(then_us=5 if asked else 1_000 + 61 * i)
+    said = host.said(tmp_path)
+    assert ("requests" in said.verdict) is not asked
+    assert ("Capture the engine under load" in screen(said)) is not asked
+    assert ("CUDA graph" in screen(said)) is asked
+    assert asked or "without_waits" not in {row.key for row in said.opportunities}
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_an_engine_that_is_late_in_every_step_does_not_want_for_requests(waits: bool, tmp_path: Path) -> None:
     """Six iterations of 32 requests each lose 70 ms: to 280 values that the host reads and works 250 us on,
