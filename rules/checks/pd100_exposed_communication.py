@@ -211,7 +211,7 @@ def evaluate(case: Case) -> Verdict:
         remedy=_LATE
         if transfer < MIN_FRAC
         else " ".join([*_remedies(case, shown), *(_whose(case) if unknown >= MIN_FRAC else [])]),
-        gain=ceiling(case, _transfers(case, about), _UP_TO) if transfer >= MIN_FRAC else None,
+        gain=ceiling(case, _transfers(case, about), _UP_TO, exposed=True) if transfer >= MIN_FRAC else None,
         time=tuple(f"exposed_comm.{d}" for d in about),
         worst=worst_exposed(case, *left),
         verify="Run again: exposed communication in the ledger and the step time fall by the same amount.",

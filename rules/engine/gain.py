@@ -35,10 +35,13 @@ _ALIKE = 1.1
 """Kernels of one program differ by so much between ranks at most, place by place."""
 
 
-def most_saved_ms(case: Case, of: Of, *, anywhere: bool, in_turn: bool = False) -> float | None:
+def most_saved_ms(
+    case: Case, of: Of, *, anywhere: bool, in_turn: bool = False, exposed: bool = False
+) -> float | None:
     """The smaller of both bounds for a step, or for a window without steps; None without a rank.
 
-    of: x(r). anywhere: whether it is idle time of hosts, which ranks may lose at different places.
+    of: x(r). anywhere: whether it is idle time of hosts, which ranks may lose at different places. exposed:
+    whether it is communication that w(r) has, too.
     in_turn: whether hosts may wait meanwhile, as where ranks copy or write in turn. Of a single rank only its
     own time is known.
     """
@@ -50,6 +53,7 @@ def most_saved_ms(case: Case, of: Of, *, anywhere: bool, in_turn: bool = False) 
     if anywhere:  # what waits for a host is lost once, beside communication too; what a device computes stays
         once = (max(of(r), _idle_ns(r)) + beside[id(r)] for r in case.ranks)
         alone = min(alone, *(ns / n for ns, n in zip(once, units, strict=True)))
+    if anywhere or exposed:
         kept = (0 if r.on_host else r.ledger.compute for r in case.ranks)
         left = (r.ledger.total - ns for r, ns in zip(case.ranks, kept, strict=True))
         alone = min(alone, *(ns / n for ns, n in zip(left, units, strict=True)))
@@ -202,10 +206,11 @@ def ceiling(
     *,
     anywhere: bool = False,
     in_turn: bool = False,
+    exposed: bool = False,
 ) -> Gain | None:
     """An upper bound: all of `of` on every rank, and what the others wait for it. The rest: as in
     most_saved_ms."""
-    most = most_saved_ms(case, of, anywhere=anywhere, in_turn=in_turn)
+    most = most_saved_ms(case, of, anywhere=anywhere, in_turn=in_turn, exposed=exposed)
     return None if most is None else upper_bound(most, what)
 
 

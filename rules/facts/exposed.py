@@ -131,7 +131,7 @@ def ceiling_of_transfer(case: Case, dimension: str, *, by_overlap: bool = False)
 
     what = f"all exposed {dimension.upper()} communication except waiting for late ranks"
     what += ", as far as compute can hide it" if by_overlap else ""
-    return ceiling(case, movable_ns, what)
+    return ceiling(case, movable_ns, what, exposed=True)
 
 
 def seen(case: Case, dimension: str) -> bool:

@@ -279,6 +279,23 @@ def test_overlap_hides_no_more_than_there_is_compute(tmp_path: Path) -> None:
     assert rule.gain.high_ms == pytest.approx(10, rel=0.01)
 
 
+def test_no_more_is_promised_than_communication_is_beside_no_compute(tmp_path: Path) -> None:
+    """Four GPUs compute 600 us, then copy to each other for 400 us, four times over: 1.6 of 4 ms."""
+    builder = TimelineBuilder()
+    for rank in range(4):
+        process = builder.process(pid=1000 + rank)
+        thread, device = process.thread(), process.device(rank)
+        for at in range(1_000 * US, 5_000 * US, 1_000 * US):
+            device.kernel(GEMM, at, at + 600 * US, launch=(thread, at - 40 * US, at - 35 * US))
+            launch = (thread, at - 30 * US, at - 25 * US)
+            device.copy("peer_to_peer", 16 << 20, at + 600 * US, at + 1_000 * US, launch=launch)
+    path = write_nsys_sqlite(builder.build(), tmp_path / "report.sqlite")
+    said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
+    (gain,) = [rule.gain for rule in said.rules if rule.code == "PD100"]
+    assert gain is not None
+    assert gain.high_ms == pytest.approx(1.6, abs=0.01)
+
+
 def test_gpus_that_wait_for_each_other_are_not_launched_too_late(tmp_path: Path) -> None:
     """Steps of 1 ms: one GPU works for 490 us, then the other, whose kernel was launched with it; the
     host waits for it, and launches both again. All of the time one of them works."""
