@@ -25,7 +25,7 @@ from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.start_up import leave_out_start_up
 from perfdoc.analyzers.device.told_by_launch import told_by_launch
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.device.window import HANG, HANGS, WindowRequest, find_window
+from perfdoc.analyzers.device.window import HANGS, WindowRequest, find_window
 from perfdoc.analyzers.kernel_class.classify import GIVEN, KernelKinds, classify_kernels
 from perfdoc.analyzers.measure_device import DeviceAnalysis, RankMeasurement, begun, measure_device
 from perfdoc.profiling.background import begun as begun_thread
@@ -34,7 +34,7 @@ from perfdoc.records import dataclass
 from perfdoc.results.figures import plural
 from perfdoc.results.headline import Framework
 from perfdoc.results.names import shorten
-from perfdoc.results.quality import NO_EVENTS
+from perfdoc.results.quality import HANG, NO_EVENTS
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.errors import MissingToolError, UnreadableError
 from perfdoc.traces.job_facts import JobFacts, facts_beside
@@ -289,7 +289,9 @@ def measure_trace(
     notes = [r for r in results if isinstance(r, Note)] + partial_notes([r.events for r in ranks])
     if said := max(last_steps)[1]:
         notes.append(Note(code="last-step-short", message=said, remedy="Capture more steps."))
-    for said, remedy in sorted({note for told in lacking.values() for note in told}):
+    left_out = sorted({note for told in lacking.values() for note in told})
+    hangs = [note for note in left_out if note[1] == HANGS][:1]
+    for said, remedy in [*hangs, *(note for note in left_out if note[1] != HANGS)]:
         notes.append(Note(code=HANG if remedy == HANGS else "steps-left-out", message=said, remedy=remedy))
     if comm_kernel is not None:
         notes.append(_given_communication(kinds, comm_kernel))

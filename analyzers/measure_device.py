@@ -67,6 +67,8 @@ class RankMeasurement:
     """Whether a step follows its window that is left out for what it lacks."""
     last_may_go: bool = False
     """Whether that is so, or may be for what it lacks on other ranks."""
+    hung: tuple[int, int] | None = None
+    """Launches in a step behind its window that never closes, and in the one before."""
     span_ns: tuple[int, int]
     """First start and last end of anything on the device, whatever the window."""
     ledger: Ledger
@@ -143,6 +145,7 @@ def measure_device(
         window=window,
         window_chosen=view.window_chosen,
         on_host=activity.on_host,
+        hung=view.step_ranges.hung,
         span_ns=activity.span,
         ledger=ledger,
         communication=communication,

@@ -13,6 +13,7 @@ from perfdoc.results.figures import plural, share
 from perfdoc.results.host import allocates
 from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss, outside_of
 from perfdoc.results.names import listed, shorten
+from perfdoc.results.quality import HANG
 from perfdoc.results.ranking import AS_SLOW
 from perfdoc.results.ranks import computing_longer, longest_step_ns
 from perfdoc.results.waits import may_be_data
@@ -32,6 +33,8 @@ def opening_words(diagnosis: Diagnosis) -> tuple[str, str]:
 def next_thing(diagnosis: Diagnosis) -> tuple[Ranked | None, str]:
     """(the thing to do first, "") or (None, what to do or to capture first, in words): never of another cause
     than the verdict. ("", None) where nothing is to be done."""
+    if hang := next((item for item in diagnosis.quality if item.code == HANG), None):
+        return None, hang.remedy
     rows = [row for row in ranking(diagnosis) if row.leads]
     if rows and rows[0].row.blamed:
         return rows[0], ""

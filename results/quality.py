@@ -71,6 +71,10 @@ class Input:
     schema: str | None
 
 
+HANG = "hang"
+"""Code of a step that does not end: the verdict says it, and what to do about it comes first."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Quality:
     """Something about the capture that limits what its figures mean."""

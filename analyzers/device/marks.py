@@ -52,16 +52,16 @@ def cut_at_ns(trace: Trace, rows: I64) -> int:
     return int(trace.ranges.start_ns[last]) if alone else int(np.iinfo(np.int64).min)
 
 
-def without_last(marks: Marks, longest_ns: int) -> tuple[Marks, str, bool]:
+def without_last(marks: Marks, longest_ns: int, stuck_ns: int) -> tuple[Marks, str, bool]:
     """The same without the last, which never closes and has no more work than others; what to say of it; and
-    whether it hangs. longest_ns: of the others."""
+    whether it hangs. longest_ns: of the others. stuck_ns: for how long its process is seen to stay there."""
     rest = Marks(names=marks.names[:-1], start_ns=marks.start_ns[:-1], end_ns=marks.end_ns[:-1])
     name, open_ns = shorten(marks.names[-1], 48), int(marks.end_ns[-1] - marks.start_ns[-1])
-    if open_ns < max(_HANG_NS, _HANG_TIMES * longest_ns):
+    if stuck_ns < max(_HANG_NS, _HANG_TIMES * longest_ns):
         said = f"{name} left out: its range never closes, so that the capture ends in it"
         return rest, f"{said}, {brief(open_ns)} after it began.", False
     said = f"{name} does not end: the capture ends {brief(open_ns)} after it began, where others take"
-    return rest, f"{said} up to {brief(longest_ns)}, and the GPU ran nothing for most of that.", True
+    return rest, f"{said} up to {brief(longest_ns)}, and no kernel ends in most of that.", True
 
 
 _HANG_NS, _HANG_TIMES = 1_000_000_000, 10

@@ -71,6 +71,8 @@ class StepRanges:
     end_ns: I64
     lacking: tuple[tuple[str, str], ...] = ()
     """What is missing of steps that were left out, each with its remedy."""
+    hung: tuple[int, int] | None = None
+    """Launches in a last step that never closes and is left out, and in the one before it."""
     following: tuple[int, int] | None = None
     """Of the step behind them, where the window ends with its first work."""
     last_may_go: bool = False
@@ -87,9 +89,10 @@ class StepRanges:
 
 _OTHERS = "Analyse the others with --window BEGIN,END."
 _BETWEEN = "End the capture between two steps."
-HANG = "hang"
-"""Code of what is told with this remedy."""
-HANGS = "While it hangs, run `py-spy dump --pid PID` for each rank: who is not in a collective is waited for."
+HANGS = (
+    "While it hangs, see where each process is: `py-spy dump --pid PID`. Of several ranks, one that is in no "
+    "collective is waited for."
+)
 _NEVER = np.iinfo(np.int64).max
 _NO_RANGES = StepRanges(start_ns=np.empty(0, np.int64), end_ns=np.empty(0, np.int64))
 
@@ -157,12 +160,14 @@ def find_window(
     if not on_host and _by_host(activity, marks):
         on_host, source = True, f"{source}; by the host's clock, since no launch is known"
     steps, ranges = _host_steps(marks) if on_host else _tile(activity, marks, no_id)
-    cut, end_so = "", _BETWEEN
+    cut, end_so, hung = "", _BETWEEN, None
     if len(rows) and len(steps) > 1 and ranges.start_ns[-1] == cut_at_ns(trace, rows):
         longest_ns = max(step.duration_ns for step in steps[:-1])
         if steps[-1].duration_ns <= longest_ns:
-            marks, cut, hangs = without_last(marks, longest_ns)
-            end_so = HANGS if hangs and not on_host else _BETWEEN
+            counts = launched.share_between(marks.start_ns, marks.end_ns)[0]
+            stuck_ns = 0 if on_host else _stuck_ns(trace, activity, int(marks.start_ns[-1]))
+            marks, cut, hangs = without_last(marks, longest_ns, stuck_ns)
+            end_so, hung = HANGS if hangs else _BETWEEN, (int(counts[-1]), int(counts[-2]))
             steps, ranges = _host_steps(marks) if on_host else _tile(activity, marks, no_id)
         else:  # a hang is no piece of a step
             cut = f"{shorten(steps[-1].name, 48)} never closes: it counts to its last work's end."
@@ -171,7 +176,24 @@ def find_window(
     told = tuple(note for note in ((apart, _OTHERS), (lacking, REMEDY), (cut, end_so)) if note[0])
     reason = f"step ranges: {source}{_left_out(count - len(steps), count)}"
     window = _window("steps", steps[0].start_ns, steps[-1].end_ns, reason, steps)
-    return window, replace(ranges, lacking=told)
+    return window, replace(ranges, lacking=told, hung=hung)
+
+
+_LATE_FRAC = 0.9
+
+
+def _stuck_ns(trace: Trace, activity: Activity, since_ns: int) -> int:
+    """How long its process is seen behind this, 0 where a thread that launches calls CUDA near the end."""
+    calls, threads = trace.api_calls, trace.threads_of(trace.devices[activity.device].process)
+    os_calls, closed = trace.os_calls, np.isin(trace.ranges.thread, threads) & ~trace.ranges.never_closed
+    ends = (
+        calls.end_ns[trace.calls_of(threads)],
+        os_calls.end_ns[np.isin(os_calls.thread, threads)],
+        trace.ranges.end_ns[closed],
+    )
+    seen_ns = max(int(end.max(initial=since_ns)) for end in ends) - since_ns
+    begin = calls.start_ns[trace.calls_of(activity.launching_threads)]
+    return 0 if (begin >= since_ns + _LATE_FRAC * seen_ns).any() else seen_ns
 
 
 def _window(

@@ -131,8 +131,8 @@ _FIND_SERVING = (
 _UNASKED = f"the engine launches nothing for long, likely for {REQUESTS}"
 _UNDER_LOAD = (
     "Capture while requests queue, or analyse a busy stretch (--window): an engine that is asked for nothing "
-    "idles, and that is no fault. If requests did queue, see what feeds it: its front end, a client, inputs that "
-    "are prepared between answers (another thread, or more instances, does so meanwhile)."
+    "idles, and that is no fault. If requests did queue, see what feeds it: its front end, a client, or "
+    "inputs that are prepared between answers (another thread, or more instances, does so meanwhile)."
 )
 
 _FIND_OFFLOADED = (

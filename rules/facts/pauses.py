@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from perfdoc.records import dataclass
+from perfdoc.results.figures import plural
 from perfdoc.results.waits import LATE_WORDS, LateCause, waits_by_schedule
 from perfdoc.rules.engine.gain import Gain, RankMeasurement, upper_bound, waited_for_ms
 from perfdoc.rules.engine.rule import Case
@@ -108,3 +109,15 @@ def most_waited(case: Case, late: Collection[str], *, on_hosts: bool = True) -> 
     most = waited_for_ms(case, lambda r: labels.get(id(r)) in late, on_hosts=on_hosts)
     said = "all waiting of the rank that waits least, of the others"
     return None if most is None else upper_bound(most, said)
+
+
+def least_far(case: Case) -> str:
+    """Who launched least of a step that does not end, where all launch alike; empty where nobody did."""
+    counts = {n: r.hung for r, n in zip(case.ranks, case.job.labels, strict=True) if r.hung is not None}
+    got = sorted({mine for mine, _ in counts.values()})
+    late = [name for name, (mine, _) in counts.items() if [mine] == got[:1]]
+    piped = case.job.may_be_piped or (case.job.stages or 1) > 1
+    alike = len({usual for _, usual in counts.values()}) == 1 and len(counts) == len(case.ranks)
+    if piped or not alike or 2 * len(late) > len(counts):
+        return ""
+    return f"{listed(late)} got least far: {plural(got[0], 'launch', 'launches')} in it, others {got[1]:,}."

@@ -10,12 +10,13 @@ import pytest
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.diagnose.measuring import analysed
 from perfdoc.export.captures import run as export
+from perfdoc.reports.outlook import next_thing
 from perfdoc.results import Diagnosis
 from perfdoc.summaries.writing import summarize
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.captures.kineto import write_kineto
 from tests.captures.nsys_sqlite import write_nsys_sqlite
-from tests.captures.timeline import TimelineBuilder, one_gpu
+from tests.captures.timeline import TimelineBuilder
 from tests.export.perfetto_file import read
 
 US = 1_000
@@ -156,18 +157,32 @@ def test_a_summary_keeps_the_last_step_where_there_are_other_ranks(ranks: int, t
     assert [note.code for note in said.quality if "last" in note.code] == ["last-step-short"]
 
 
-@pytest.mark.parametrize(("open_ms", "hangs"), [(30_000, True), (50, False)])
-def test_a_step_that_does_not_end_is_told_first(open_ms: int, hangs: bool, tmp_path: Path) -> None:
-    """Steps of 3 ms; the fifth is open when the capture ends, its GPU idle but for the first 2 ms."""
-    builder, thread, device = one_gpu()
-    for step in range(5):
-        at = (1_000 + 3_000 * step) * US
-        device.kernel(GEMM, at + 10 * US, at + 2_000 * US, launch=(thread, at, at + 5 * US))
-        thread.range(f"step {step}", at - US, None if step == 4 else at + 2_990 * US)
-    thread.api("cudaEventQuery", at + open_ms * 1_000 * US - US, at + open_ms * 1_000 * US)
+@pytest.mark.parametrize(
+    ("open_ms", "own", "hangs"), [(30_000, False, True), (50, False, False), (30_000, True, False)]
+)
+def test_a_step_that_does_not_end_is_told_first(open_ms: int, own: bool, hangs: bool, tmp_path: Path) -> None:
+    """Four ranks, steps of 3 ms; the fifth is open when the capture ends, and its GPUs work for 2 ms. Its
+    all-reduce does not end, and the last rank has not launched it. A watchdog looks on; or the thread itself
+    calls CUDA at the end: it was not stuck."""
+    builder = TimelineBuilder()
+    for rank in range(4):
+        process = builder.process(pid=1000 + rank)
+        thread, watchdog, device = process.thread(), process.thread(), process.device(rank)
+        for step in range(5):
+            at = (1_000 + 3_000 * step) * US
+            device.kernel(GEMM, at + 10 * US, at + 2_000 * US, launch=(thread, at, at + 5 * US))
+            thread.range(f"step {step}", at - US, None if step == 4 else at + 2_990 * US)
+            if step < 4:
+                launch = (thread, at + 6 * US, at + 9 * US)
+                device.kernel(ALL_REDUCE, at + 2_000 * US, at + 2_200 * US, stream=20, launch=launch)
+            elif rank < 3:
+                thread.api("cudaLaunchKernel", at + 6 * US, at + 9 * US)
+        end = at + open_ms * 1_000 * US
+        (thread if own else watchdog).api("cudaEventQuery", end - US, end)
     path = write_nsys_sqlite(builder.build(), tmp_path / "report.sqlite")
     said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
     assert "step 4" not in [step.name for step in said.ranks[0].window.step_list]
     assert said.verdict.startswith("step 4 does not end: the capture ends 30 s after it began") is hangs
-    assert ("py-spy dump" in said.why) is hangs
+    assert said.why.startswith("GPU 3, pid 1003 got least far: 1 launch in it, others 2.") is hangs
+    assert ("py-spy dump" in next_thing(said)[1]) is hangs
     assert [q.code for q in said.quality if "step 4" in q.message] == ["hang" if hangs else "steps-left-out"]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdoc import results as d
-from perfdoc.analyzers.device.window import HANG
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory
@@ -28,6 +27,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.names import natural, opening, shorten
+from perfdoc.results.quality import HANG
 from perfdoc.results.roles import MANY
 from perfdoc.results.tables import CollectiveSize, Tables
 from perfdoc.rules.engine.case import Case
@@ -38,6 +38,7 @@ from perfdoc.rules.facts.degrees import CP, TP, expert_tp
 from perfdoc.rules.facts.exposed import usual_link
 from perfdoc.rules.facts.loading import REQUESTS, awaits_batch, awaits_requests, pause_words
 from perfdoc.rules.facts.memory_room import out_of_memory
+from perfdoc.rules.facts.pauses import least_far
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.job_facts import common_facts
 from perfdoc.version import __version__
@@ -164,7 +165,8 @@ def _said(
         bubble_ns=exposed_bubble_ns(analyses.pipeline, ranks),
         transfer_frac=analyses.pipeline.transfer_frac,
         failed_allocations=failed,
-        hang=next((note for c in case.captures for note in c.notes if note.code == HANG), None),
+        hang=next((n.message for c in case.captures for n in c.notes if n.code == HANG), ""),
+        least_far=least_far(case),
         step_times=job.step_times,
         ranks_of_job=job.world_size or job.facts.world_size,
         collectives=job.tables.collectives,

@@ -16,7 +16,6 @@ from perfdoc.results.step_times import StepTimes
 from perfdoc.results.tables import CollectiveSize
 from perfdoc.rules.facts.capture import SLOWED
 from perfdoc.rules.facts.exposed import server_link
-from perfdoc.traces import Note
 
 _WAITS: Mapping[str, str] = MappingProxyType(
     {
@@ -75,8 +74,10 @@ class Evidence:
     transfer_frac: float | None
     """Of the window: messages between stages once both sides have come; None unknown."""
     failed_allocations: int
-    hang: Note | None = None
-    """Of a step that does not end."""
+    hang: str = ""
+    """A step that does not end."""
+    least_far: str = ""
+    """Who launched least of it."""
     step_times: StepTimes
     ranks_of_job: int | None
     """None unknown."""
@@ -107,8 +108,8 @@ def verdict_of(
     if seen.failed_allocations:
         why = f"{said} {why}"
         said = f"{plural(seen.failed_allocations, 'allocation')} failed: out of GPU memory."
-    if seen.hang is not None:
-        said, why = seen.hang.message, f"{seen.hang.remedy} Before it: {said}"
+    if seen.hang:
+        said, why = seen.hang, f"{seen.least_far} Before it: {said}"
     return said, " ".join(part for part in (why.strip(), seen.doubts) if part)
 
 
