@@ -188,7 +188,7 @@ def measure_trace(
     estimated: dict[int, int] = {}
     """Collectives without a known completion, by device."""
     lacking: dict[int, tuple[tuple[str, str], ...]] = {}
-    """Of steps that are left out, by device."""
+    """Of steps that are left out, by device; of several that hang one says it."""
     last_steps = [(0, "")]  # what that of each device lacks
 
     def measured(index: int) -> RankMeasurement | Note:
@@ -289,9 +289,8 @@ def measure_trace(
     notes = [r for r in results if isinstance(r, Note)] + partial_notes([r.events for r in ranks])
     if said := max(last_steps)[1]:
         notes.append(Note(code="last-step-short", message=said, remedy="Capture more steps."))
-    left_out = sorted({note for told in lacking.values() for note in told})
-    hangs = [note for note in left_out if note[1] == HANGS][:1]
-    for said, remedy in [*hangs, *(note for note in left_out if note[1] != HANGS)]:
+    left_out = {(HANGS if remedy == HANGS else s, remedy): s for t in lacking.values() for s, remedy in t}
+    for (_, remedy), said in sorted(left_out.items()):
         notes.append(Note(code=HANG if remedy == HANGS else "steps-left-out", message=said, remedy=remedy))
     if comm_kernel is not None:
         notes.append(_given_communication(kinds, comm_kernel))

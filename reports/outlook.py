@@ -13,7 +13,7 @@ from perfdoc.results.figures import plural, share
 from perfdoc.results.host import allocates
 from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss, outside_of
 from perfdoc.results.names import listed, shorten
-from perfdoc.results.quality import HANG
+from perfdoc.results.quality import HANG, PAGES
 from perfdoc.results.ranking import AS_SLOW
 from perfdoc.results.ranks import computing_longer, longest_step_ns
 from perfdoc.results.waits import may_be_data
@@ -33,11 +33,14 @@ def opening_words(diagnosis: Diagnosis) -> tuple[str, str]:
 def next_thing(diagnosis: Diagnosis) -> tuple[Ranked | None, str]:
     """(the thing to do first, "") or (None, what to do or to capture first, in words): never of another cause
     than the verdict. ("", None) where nothing is to be done."""
-    if hang := next((item for item in diagnosis.quality if item.code == HANG), None):
-        return None, hang.remedy
+    noted = {item.code: item.remedy for item in diagnosis.quality}
+    if HANG in noted:
+        return None, noted[HANG]
     rows = [row for row in ranking(diagnosis) if row.leads]
     if rows and rows[0].row.blamed:
         return rows[0], ""
+    if PAGES in noted and largest_loss([r.ledger_ns for r in diagnosis.ranks])[1] < WORTH_A_VERDICT_FRAC:
+        return None, noted[PAGES]
     if said := next_capture(diagnosis) or _against_largest_loss(diagnosis):
         return None, said
     return (rows[0], "") if rows else (None, "")

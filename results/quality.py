@@ -71,8 +71,9 @@ class Input:
     schema: str | None
 
 
-HANG = "hang"
-"""Code of a step that does not end: the verdict says it, and what to do about it comes first."""
+HANG, PAGES = "hang", "managed-memory"
+"""Codes of a step that does not end, which the verdict says and whose remedy comes first, and of kernels that
+wait for pages, whose remedy does where nothing else is lost."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -279,6 +279,26 @@ def test_overlap_hides_no_more_than_there_is_compute(tmp_path: Path) -> None:
     assert rule.gain.high_ms == pytest.approx(10, rel=0.01)
 
 
+@pytest.mark.parametrize(("each_us", "told"), [(250, True), (2, False)])
+def test_kernels_that_wait_for_pages_are_no_sound_compute(each_us: int, told: bool, tmp_path: Path) -> None:
+    """Two kernels of 1 ms with three groups of 256 faults in them, 750 of 2,000 us or 6."""
+    builder, thread, device = one_gpu()
+    for at in (1_000_000, 2_001_000):
+        device.kernel("spmv", at, at + 1_000_000, launch=(thread, at - 500_000, at - 490_000))
+    path = write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite")
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE CUDA_UM_GPU_PAGE_FAULT_EVENTS (start INT, end INT, numberOfPageFaults INT)")
+        for at in (1_100_000, 1_600_000, 2_200_000):
+            db.execute(
+                f"INSERT INTO CUDA_UM_GPU_PAGE_FAULT_EVENTS VALUES ({at}, {at + each_us * 1_000}, 256)"
+            )
+    db.close()
+    said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
+    assert ("768 page faults of the GPU, in managed memory, take 0.8 of 2.0 ms" in said.why) is told
+    assert ("no large loss" in said.verdict) is not told
+    assert ("cudaMemPrefetchAsync" in next_thing(said)[1]) is told
+
+
 def test_no_more_is_promised_than_communication_is_beside_no_compute(tmp_path: Path) -> None:
     """Four GPUs compute 600 us, then copy to each other for 400 us, four times over: 1.6 of 4 ms."""
     builder = TimelineBuilder()

@@ -11,7 +11,7 @@ from perfdoc.traces.model import UNKNOWN, Copies, CopyKind, GraphLaunches, Kerne
 from perfdoc.traces.nsys.ids import Ids
 from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
 from perfdoc.traces.table import I8, I64
-from perfdoc.traces.validate import known_correlations
+from perfdoc.traces.validate import known_correlations, times_fit
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -103,6 +103,8 @@ def read_copies(source: NsysSource, ids: Ids) -> Copies:
 
 _MANAGED, _MANY_FRAC = (11, 12), 0.01
 """ENUM_CUDA_MEMCPY_OPER of pages of managed memory that move; the time for it that counts, of kernels'."""
+PAGE_FAULTS = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
+"""A row a group of faults, with how long it took (nsys --cuda-um-gpu-page-faults=true)."""
 
 
 def migrations(source: NsysSource, kernels_ns: int, names: Sequence[str]) -> list[Note]:
@@ -112,10 +114,17 @@ def migrations(source: NsysSource, kernels_ns: int, names: Sequence[str]) -> lis
     moved = np.isin(c["copyKind"], _MANAGED) & (c["migrationCause"] != 1)
     if moved.any() and any("MemPrefetch" in name for name in names):
         moved &= c["migrationCause"] > 0
-    if int((c["end"] - c["start"])[moved].sum()) <= _MANY_FRAC * kernels_ns:
+    f = read_ints(source, PAGE_FAULTS, {"start": 0, "end": 0, "numberOfPageFaults": 1})
+    fit = times_fit(f["start"], f["end"])
+    faults_ns, count = (int(x[fit].sum()) for x in (f["end"] - f["start"], f["numberOfPageFaults"]))
+    if max(int((c["end"] - c["start"])[moved].sum()), faults_ns) <= _MANY_FRAC * kernels_ns:
         return []
     times = f"{int(moved.sum()):,} times, {int(np.maximum(c['bytes'][moved], 0).sum()) >> 20:,} MiB"
-    said = f"Pages of managed memory moved {times}: a kernel that waits for a page counts as compute."
+    which = f"Pages of managed memory moved {times}"
+    if faults_ns:
+        of = f"{faults_ns / 1e6:,.1f} of {kernels_ns / 1e6:,.1f} ms in which kernels run"
+        which = f"{count:,} page faults of the GPU, in managed memory, take {of}"
+    said = f"{which}: a kernel that waits for a page counts as compute."
     remedy = "Prefetch what kernels touch (cudaMemPrefetchAsync), or keep it on the device where it fits."
     return [Note(code="managed-memory", message=said, remedy=remedy)]
 

@@ -27,7 +27,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.names import natural, opening, shorten
-from perfdoc.results.quality import HANG
+from perfdoc.results.quality import HANG, PAGES
 from perfdoc.results.roles import MANY
 from perfdoc.results.tables import CollectiveSize, Tables
 from perfdoc.rules.engine.case import Case
@@ -145,6 +145,7 @@ def _said(
         return *memory_verdict(whole.memory, failed), ""
     slow = slowed_by(case)
     awaits = REQUESTS if awaits_requests(case) else "its next batch" if awaits_batch(case) else ""
+    noted = {n.code: n.message for c in case.captures for n in c.notes}
     told = account_of(
         ranks,
         analyses.kernels,
@@ -165,7 +166,8 @@ def _said(
         bubble_ns=exposed_bubble_ns(analyses.pipeline, ranks),
         transfer_frac=analyses.pipeline.transfer_frac,
         failed_allocations=failed,
-        hang=next((n.message for c in case.captures for n in c.notes if n.code == HANG), ""),
+        hang=noted.get(HANG, ""),
+        pages=noted.get(PAGES, ""),
         least_far=least_far(case),
         step_times=job.step_times,
         ranks_of_job=job.world_size or job.facts.world_size,

@@ -78,6 +78,8 @@ class Evidence:
     """A step that does not end."""
     least_far: str = ""
     """Who launched least of it."""
+    pages: str = ""
+    """That kernels wait for pages of managed memory."""
     step_times: StepTimes
     ranks_of_job: int | None
     """None unknown."""
@@ -161,8 +163,10 @@ def _of_time(
     what += _profiled(seen.step_times)[0] if loss.startswith("idle.") else ""
     lost = f"{part} of the {_base(ranks)}, {share(frac)}: {what}."
     if frac < WORTH_A_VERDICT_FRAC:
-        said = f"{computes} of the {_base(ranks)} is compute{wrong or f'{seen.mostly}: no large loss'}."
-        return said, f"{'Else the largest loss' if wrong else 'The largest'} is {lost} {why}"
+        sound = ", or waits for pages in kernels" if seen.pages else f"{seen.mostly}: no large loss"
+        said = f"{computes} of the {_base(ranks)} is compute{wrong or sound}."
+        first_of = "Else the largest loss" if wrong else "The largest"
+        return said, f"{seen.pages} {first_of} is {lost} {why}".strip()
     if loss.startswith("exposed_comm"):
         longest = _longest(ranks) if loss in (PIPELINE, "exposed_comm.unknown") else ""
         shown = list(_collectives(loss.rpartition(".")[2], ranks, seen))
