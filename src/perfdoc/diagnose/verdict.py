@@ -74,10 +74,8 @@ class Evidence:
     transfer_frac: float | None
     """Of the window: messages between stages once both sides have come; None unknown."""
     failed_allocations: int
-    hang: str = ""
-    """A step that does not end."""
-    least_far: str = ""
-    """Who launched least of it."""
+    hang: tuple[str, str] = "", ""
+    """A step that does not end, and who launched least of it."""
     pages: str = ""
     """That kernels wait for pages of managed memory."""
     step_times: StepTimes
@@ -110,8 +108,8 @@ def verdict_of(
     if seen.failed_allocations:
         why = f"{said} {why}"
         said = f"{plural(seen.failed_allocations, 'allocation')} failed: out of GPU memory."
-    if seen.hang:
-        said, why = seen.hang, f"{seen.least_far} Before it: {said}"
+    if seen.hang[0]:
+        said, why = seen.hang[0], f"{seen.hang[1]} Before it: {said}"
     return said, " ".join(part for part in (why.strip(), seen.doubts) if part)
 
 
