@@ -257,10 +257,11 @@ def _of_exchanges(trace: Trace, activity: Activity, program: _Program, calls: _C
     one_way = told & ((sends == 0) | (receives == 0))
     if not program.is_layered:
         return "pp" if _stand_alone(program, calls, one_way) else None
-    beside = program.beside_attention(calls.at)
-    if beside >= _ALL:
+    beside, covered = program.beside_attention(calls.at), program.covered(calls.at)
+    in_few = covered <= _SOME / 2 and not told.any() and (calls.operation == "send_recv").all()
+    if beside >= _ALL and not in_few:  # a ring turns in every layer, or in all but cross attention
         return "cp"
-    if beside > _HARDLY:
+    if _HARDLY < beside < _ALL:
         return None
     several = (sends > 1) & (receives > 1)
     if several.all() or (calls.operation == "all_to_all").all():
@@ -270,7 +271,7 @@ def _of_exchanges(trace: Trace, activity: Activity, program: _Program, calls: _C
     if told.all():
         # Stages send a few messages a pass, the first and the last of one way; experts always give and take.
         return "ep" if len(calls.at) >= _ALL * len(program.layers) else None
-    return "pp" if not told.any() and program.covered(calls.at) <= _SOME else None
+    return "pp" if not told.any() and covered <= _SOME else None
 
 
 def _stand_alone(program: _Program, calls: _Calls, one_way: Bool) -> bool:

@@ -207,6 +207,19 @@ def ring_attention(p: Program) -> None:
         p.compute(ATTENTION, GEMM, GEMM, GEMM)
 
 
+def untold(layers_a_message: int) -> Callable[[Program], None]:
+    """Messages of no known way right behind attention: of a ring in each layer, of a stage behind several."""
+
+    def program(p: Program) -> None:
+        for layer in range(8):
+            p.compute(GEMM, ATTENTION)
+            if layer % layers_a_message == 0:
+                p.device.kernel(SEND_RECV, p.at + 50, p.at + 90, stream=20, launch=(p.thread, p.at, p.at + 5))
+                p.at += 100
+
+    return program
+
+
 def ulysses(p: Program) -> None:
     """DeepSpeed-Ulysses: heads for tokens before attention and back behind it."""
     others = (1, 2, 3)
@@ -310,6 +323,9 @@ def found(
         (distributed_data_parallel, {DP: "dp"}),
         (reduced_by_another_library, {DP: "dp"}),
         (ring_attention, {CP: "cp"}),
+        (untold(1), {0: "cp"}),
+        (untold(2), {0: "cp"}),
+        (untold(4), {0: "pp"}),
         (ulysses, {CP: "cp"}),
         (experts, {EP: "ep"}),
         (two_expert_ranks, {EP: "ep"}),
