@@ -31,34 +31,39 @@ def alone_in(folder: Path, say: Callable[[str], None] = lambda _: None) -> Itera
 
     Says that it waits where it does, and raises ValueError after WAIT_S. The lock is a file among the
     temporary ones, named by the folder's path, so that the folder need not exist and nothing is left in it;
-    the kernel lets go of it when its holder is killed. Where a system has no locks, nothing waits.
+    the kernel lets go of it when its holder is killed. Who holds it takes it away at the end. Where a system
+    has no locks, nothing waits.
     """
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:24]
+    give_up: float | None = None
     with contextlib.ExitStack() as stack:
-        try:
-            import fcntl
-
-            file = Path(tempfile.gettempdir()) / f"perfdoc-{os.getuid()}-{name}.lock"
-            held = os.open(file, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
-        except (ImportError, OSError):
-            yield
-            return
-        stack.callback(os.close, held)
-        give_up = time.monotonic() + WAIT_S
-        waits = False
         while True:
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                import fcntl
+
+                file = Path(tempfile.gettempdir()) / f"perfdoc-{os.getuid()}-{name}.lock"
+                held = os.open(file, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+            except (ImportError, OSError):
                 break
+            opened = stack.enter_context(contextlib.ExitStack())
+            opened.callback(os.close, held)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(file.stat(), os.fstat(held)):
+                    stack.callback(file.unlink, missing_ok=True)
+                    break
             except BlockingIOError as error:
+                if give_up is None:
+                    say(f"{folder}: waiting for another process")
+                    give_up = time.monotonic() + WAIT_S
                 if time.monotonic() > give_up:
                     raise ValueError(f"{folder}: another process has held it for {WAIT_S:.0f} s.") from error
+                time.sleep(_AGAIN_S)
+            except FileNotFoundError:
+                pass  # its last holder has taken it away
             except OSError:
                 break
-            if not waits:
-                waits = True
-                say(f"{folder}: waiting for another process")
-            time.sleep(_AGAIN_S)
+            opened.close()
         yield
 
 

@@ -173,7 +173,7 @@ BUDGET = {
     # The layout of a job, each degree with what shows it; dimensions by what groups without names do.
     "analyzers": 28_890,  # workers by name; sizes of launches; slow launching; norms; a last step
     "knobs": 4_990,  # weights, one or a list; where a setting is written; versions that a file pins
-    "profiling": 7_897,  # work in copies of the process; no end of a training; parts of chips
+    "profiling": 7_905,  # work in copies of the process; no end of a training; parts of chips
     "reports": 7_901,  # what a list says of its order and savings; all ranks first; uneven steps
     "results": 3_954,  # what hosts allocate; savings in words; words that are compared; the what-if study
     "rules": 17_642,  # slow links of any dimension; what late hosts idle; what GPUs send; pauses; XLA

@@ -168,8 +168,8 @@ def export_sqlite(nsys: Path | str, report: Path, target: Path, *, timeout_s: fl
             )
             if done.returncode or not part.is_file():
                 last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
-                remedy = "A report is read by the nsys that wrote it or a newer one."
-                raise TraceError(report, f"nsys export ended with code {done.returncode}: {last}.", remedy)
+                what = f"nsys export ended with code {done.returncode}: {last.rstrip('.')}."
+                raise TraceError(report, what, "A report is read by the nsys that wrote it or a newer one.")
             if _is_cut_off(part):  # nsys ends with 0 on a full disk
                 remedy = "Make room and analyse again: the report is whole."
                 raise TraceError(report, "nsys export was cut off, as by a full disk.", remedy)

@@ -66,8 +66,8 @@ def test_a_folder_that_may_not_be_written_is_told_before_any_work(
 
 def test_what_cannot_be_written_has_the_name_that_the_user_gave() -> None:
     error = PermissionError(13, "Permission denied", "/x/.part-y-1/z")
-    assert unwritten_words(error, Path("c.sqlite")).startswith(
-        "c.sqlite: cannot be written: Permission denied. "
-    )
+    said = unwritten_words(error, Path("c.sqlite"))
+    assert said.startswith("c.sqlite: cannot be written: Permission denied. ")
+    assert "-o" not in said, "gate has --baselines"
     full = OSError(28, "No space left on device", "out/report.html")
     assert unwritten_words(full) == "out/report.html: cannot be written: No space left on device."

@@ -119,6 +119,7 @@ def test_a_report_that_is_none_is_one_clear_line(nsys: Nsys, tmp_path: Path) -> 
     with pytest.raises(TraceError, match="nsys export ended with code") as caught:
         export_sqlite(nsys.path, tmp_path / "bad.nsys-rep", tmp_path / "bad.sqlite")
     assert "\n" not in str(caught.value)
+    assert ".. " not in str(caught.value)
     with pytest.raises(TraceError, match="nsys left no report"):
         export_sqlite(nsys.path, tmp_path / "absent.nsys-rep", tmp_path / "bad.sqlite")
     assert [path.name for path in tmp_path.iterdir()] == ["bad.nsys-rep"]

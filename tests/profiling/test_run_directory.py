@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -24,7 +25,7 @@ from perfdoc.profiling.logs import StepRecord, read_steps
 from perfdoc.profiling.manifest import MAX_BYTES, Manifest, read_manifest
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.step_log import StepLog
-from perfdoc.profiling.whole_file import move_into_place, whole_file
+from perfdoc.profiling.whole_file import alone_in, move_into_place, whole_file
 from tests.profiling.build import a_manifest
 
 
@@ -290,3 +291,44 @@ def test_groups_of_all_ranks_are_listed_once() -> None:
     everyone = ProcessGroup(description="", name="0", ranks=(0, 1, 2, 3), backend="gloo")
     listed = [[everyone, group(0, 1)], [everyone, group(0, 1)], [everyone, group(2, 3)]]
     assert merged_groups(listed) == (everyone, group(0, 1), group(2, 3))
+
+
+def test_a_lock_keeps_others_out_and_goes_with_its_last_holder(tmp_path: Path) -> None:
+    one = (
+        "import pathlib, sys\n"
+        "from perfdoc.profiling.whole_file import alone_in\n"
+        "count = pathlib.Path(sys.argv[1], 'count')\n"
+        "for _ in range(60):\n"
+        "    with alone_in(count.parent):\n"
+        "        count.write_text(str(int(count.read_text()) + 1))\n"
+    )
+    (tmp_path / "count").write_text("0")
+    (tmp_path / "locks").mkdir()
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "locks")}
+    line = [sys.executable, "-c", one, str(tmp_path)]
+    several = [subprocess.Popen(line, env=environment) for _ in range(4)]
+    assert [each.wait(timeout=60) for each in several] == [0] * 4
+    assert (tmp_path / "count").read_text() == "240"
+    assert list((tmp_path / "locks").iterdir()) == []
+
+
+def test_a_lock_that_was_taken_away_meanwhile_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, other, said = os.open, list[int](), list[str]()
+
+    def open_late(path: Path, *rest: int) -> int:
+        held = opened(path, *rest)
+        if not other:  # its holder ends before we lock it, and another process begins
+            path.unlink()
+            other.append(opened(path, *rest))
+            fcntl.flock(other[0], fcntl.LOCK_EX)
+        return held
+
+    def say(text: str) -> None:
+        said.append(text)
+        os.close(other[0])
+
+    monkeypatch.setattr(os, "open", open_late)
+    with alone_in(tmp_path, say):
+        assert said == [f"{tmp_path}: waiting for another process"]

@@ -65,7 +65,7 @@ def unwritten_words(error: Exception, output: Path | None = None) -> str:
     """What cannot be written, as the user named it, why, and what to do about it."""
     file, why = getattr(error, "filename", None), getattr(error, "strerror", None)
     named = output if output is not None and (file is None or "/.part-" in str(file)) else file
-    elsewhere = " Choose another -o." if isinstance(error, PermissionError) else ""
+    elsewhere = " Choose another place." if isinstance(error, PermissionError) else ""
     return f"{named or output}: cannot be written: {why or error}.{elsewhere}"
 
 
