@@ -50,6 +50,8 @@ class GpuFamily(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Whether its CPU is a Grace, over NVLink-C2C."""
     over_fp32: float
     """How many times as fast 16-bit tensor cores are, accumulating in FP32, as CUDA cores in FP32."""
+    over_fp64: float | None = None
+    """How many times as fast CUDA cores are in FP32 as the faster units in FP64; None if not known."""
 
     @property
     def vendor(self) -> Literal["nvidia", "amd", "intel"]:

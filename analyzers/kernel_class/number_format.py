@@ -25,6 +25,12 @@ _FORMATS = (
         ),
     ),
     (
+        "fp64",
+        pattern_of(
+            r"(?i)(?<![a-z])dgemm|d884gemm|f64f64_f64|gem[mv]\w{0,40}<(int, ){0,2}double|^Cijk_\w{8,16}?_DB_"
+        ),
+    ),
+    (
         "fp32",
         pattern_of(
             r"(?i)sgemm|tf32|tfloat32|tfloat_?t|(?<![a-z])f32f32_f32|^nvjet_(sm\d+_)?sss"
@@ -67,17 +73,17 @@ NAME_FORMATS = (KernelClass.GEMM, KernelClass.ATTENTION, KernelClass.CONVOLUTION
 
 
 @lru_cache(maxsize=8192)
-def is_fp32(name: str, kernel_class: KernelClass) -> bool:
-    """Whether the name of a GEMM, of an attention kernel or of a convolution tells FP32 (or TF32).
+def is_wide(name: str, kernel_class: KernelClass) -> bool:
+    """Whether the name of a GEMM, of an attention kernel or of a convolution tells FP32 (or TF32), or FP64.
 
-    >>> is_fp32("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>", KernelClass.CONVOLUTION)
+    >>> is_wide("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>", KernelClass.CONVOLUTION)
     True
     """
     if kernel_class is KernelClass.CONVOLUTION:
         return pattern_of(_FP32_CONVOLUTION).search(name[:MAX_TEXT]) is not None
     if kernel_class is KernelClass.ATTENTION:
         return pattern_of(_FP32_ATTENTION).search(name[:MAX_TEXT]) is not None
-    return kernel_class is KernelClass.GEMM and format_of(name) == "fp32"
+    return kernel_class is KernelClass.GEMM and format_of(name) in ("fp32", "fp64")
 
 
 def uses_tf32(name: str) -> bool:
@@ -103,16 +109,18 @@ def arithmetic_of(name: str) -> str | None:
 
 def in_16_bits_speedup(name: str, kernel_class: KernelClass, gpu_name: str | None) -> float | None:
     """How many times as fast the GPU's 16-bit tensor cores are as what the kernel runs on; 1 for a kernel
-    whose name does not tell FP32 or TF32, None where the GPU is not known.
+    whose name does not tell FP32, TF32 or FP64, None where the GPU, or its rate in FP64, is not known.
 
     >>> in_16_bits_speedup("ampere_sgemm_128x64_tn", KernelClass.GEMM, "NVIDIA GeForce RTX 3070 Ti")
     2.0
     """
-    if not is_fp32(name, kernel_class):
+    if not is_wide(name, kernel_class):
         return 1.0
     family = gpu_family(gpu_name)
     if family is None:
         return None
+    if kernel_class is KernelClass.GEMM and format_of(name) == "fp64":
+        return family.over_fp64 and family.over_fp32 * family.over_fp64
     return _TF32_SPEEDUP if uses_tf32(name) else family.over_fp32
 
 

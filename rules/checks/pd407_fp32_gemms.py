@@ -13,6 +13,7 @@ from perfdoc.rules.facts.capture import KERNELS, slowed_by
 from perfdoc.rules.facts.precision import (
     could_be_tf32_ns,
     fp32_ns,
+    fp64_ns,
     in_fp32,
     lack_bf16,
     saved_by_16_bits_ns,
@@ -55,14 +56,21 @@ def evaluate(case: Case) -> Verdict:
     """Fires where GEMMs, convolutions and attention in FP32 (or TF32) take `MIN_FRAC` of the window."""
     share = case.share_at_work(fp32_ns) or 0.0
     tf32 = case.share_at_work(tf32_ns) or 0.0
-    formats = "FP32" if not tf32 else "TF32" if tf32 >= share else "FP32 or TF32"
+    double = case.share_at_work(fp64_ns) or 0.0
+    formats = (
+        "FP64" if 2 * double > share else "FP32" if not tf32 else "TF32" if tf32 >= share else "FP32 or TF32"
+    )
     what = _what(case)
     evidence = time_evidence(case, f"{' and '.join(what)} in {formats}{case.of_work}", share, fp32_ns)
     if share < MIN_FRAC:
         return passes(evidence)
     if formats == "FP32 or TF32":
         evidence += [_part(case, "of it in TF32, on tensor cores", tf32_ns)]
-        evidence += [_part(case, "of it in FP32, on CUDA cores", lambda r: fp32_ns(r) - tf32_ns(r))]
+        evidence += [
+            _part(case, "of it in FP32, on CUDA cores", lambda r: fp32_ns(r) - tf32_ns(r) - fp64_ns(r))
+        ]
+    if double:
+        evidence += [_part(case, "of it in FP64", fp64_ns)]
     host = case.share(lambda r: r.ledger.idle.host) or 0.0
     if host >= MIN_FRAC:
         evidence.append(("idle, launch-bound", per_cent(host)))
@@ -98,6 +106,8 @@ def _remedy(case: Case, *, late: bool) -> str:
     """TF32 is named where it makes GEMMs faster that do not have it yet."""
     does = "Run" if case.program.only_infers else "Train"
     words = [f"{does} in {_of_16_bits(case)}, or the framework's own setting."]
+    if (case.share_at_work(fp64_ns) or 0.0) >= TF32_MIN_FRAC:
+        words.insert(0, _FLOAT)
     if "convolutions" in _what(case) and not case.program.marks & _OTHERS.keys():
         words.append("Convolutions gain most with inputs and weights in channels_last.")
     others = case.program.vendor not in ("nvidia", "") or bool(case.program.marks & _OTHERS.keys())
@@ -114,6 +124,10 @@ def _remedy(case: Case, *, late: bool) -> str:
     return " ".join(words)
 
 
+_FLOAT = (
+    "Make weights and batches float32 (model.float(), no .double()): NumPy's arrays are float64, and stay so "
+    "in from_numpy(); autocast leaves FP64 as it is."
+)
 _OTHERS = {
     "paddle": "paddle.amp.auto_cast(dtype='{}')",
     "tensorflow": "tf.keras.mixed_precision.set_global_policy('mixed_{}')",

@@ -9,10 +9,12 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernel_class.number_format import (
     FP8_FRAC,
+    arithmetic_of,
     captured_format,
+    format_of,
     format_times,
     in_16_bits_speedup,
-    is_fp32,
+    is_wide,
     tf32_speedup,
     uses_tf32,
 )
@@ -26,8 +28,8 @@ from perfdoc.rules.facts.capture import why_hidden
 
 
 def in_fp32(rank: RankMeasurement) -> list[NamedTime]:
-    """GEMMs, convolutions and attention whose names tell FP32 or TF32."""
-    return [k for k in rank.kernel_times if is_fp32(k.name, k.kernel_class)]
+    """GEMMs, convolutions and attention whose names tell FP32, TF32 or FP64."""
+    return [k for k in rank.kernel_times if is_wide(k.name, k.kernel_class)]
 
 
 def saved_by_16_bits_ns(rank: RankMeasurement) -> int | None:
@@ -51,8 +53,14 @@ def could_be_tf32_ns(rank: RankMeasurement) -> int:
     and not where the GPU multiplies TF32 no faster, or has none. A GPU that is not known may."""
     if (speedup := tf32_speedup(rank.device.gpu_name)) is not None and speedup <= 1:
         return 0
-    gemms = (k for k in in_fp32(rank) if k.kernel_class is KernelClass.GEMM and not uses_tf32(k.name))
-    return min(sum(k.total_ns for k in gemms), rank.ledger.compute)
+    gemms = (k for k in in_fp32(rank) if k.kernel_class is KernelClass.GEMM)
+    return min(sum(k.total_ns for k in gemms if arithmetic_of(k.name) == "fp32"), rank.ledger.compute)
+
+
+def fp64_ns(rank: RankMeasurement) -> int:
+    """A rank's time in FP64 GEMMs; sums of durations, at most its compute."""
+    found = (k for k in in_fp32(rank) if k.kernel_class is KernelClass.GEMM and format_of(k.name) == "fp64")
+    return min(sum(k.total_ns for k in found), rank.ledger.compute)
 
 
 def fp32_ns(rank: RankMeasurement) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.kernel_class.number_format import format_of, is_fp32
+from perfdoc.analyzers.kernel_class.number_format import format_of, is_wide
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd401_bf16_gemms as pd401_bf16_products
@@ -203,7 +203,7 @@ CONVOLUTIONS = [
 
 @pytest.mark.parametrize(("name", "fp32"), CONVOLUTIONS)
 def test_convolutions_tell_their_format(name: str, fp32: bool) -> None:
-    assert is_fp32(name, KernelClass.CONVOLUTION) == fp32
+    assert is_wide(name, KernelClass.CONVOLUTION) == fp32
 
 
 @pytest.mark.parametrize(
@@ -213,10 +213,40 @@ def test_convolutions_tell_their_format(name: str, fp32: bool) -> None:
         ("Cijk_Alik_Bljk_HHS_BH_Bias_AS_SAV_UserArgs_MT16x32x128", "fp16"),
         ("Cijk_Ailk_Bljk_SB_MT64x64x64_MI16x16x16x1", "fp32"),
         ("Cijk_Ailk_Bljk_S_B_Bias_HAS_SAV_UserArgs_MT16x16x256", "fp32"),
+        ("Cijk_Ailk_Bljk_DB_MT64x32x16_MI16x16x4x1", "fp64"),
+        ("cutlass_80_tensorop_d884gemm_32x32_16x5_nn_align1", "fp64"),
+        ("sm80_xmma_gemm_f64f64_f64f64_f64_nn_n_tilesize64x64x16_cta4_cublas", "fp64"),
+        ("void gemmSN_NN_kernel<double, 128, 2, 4, 8, 5, 4, false>(cublasGemmSmallNParams<double>)", "fp64"),
+        ("void gemmSN_NN_kernel<float, 128, 2, 4, 8, 5, 4, false>(cublasGemmSmallNParams<float>)", "fp32"),
+        ("void GroupedGemmKernel<128, 256>(Params)", None),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8_cublas", "fp32"),
     ],
 )
-def test_amds_gemms_tell_their_format(name: str, shown: str) -> None:
+def test_names_of_gemms_tell_their_format(name: str, shown: str | None) -> None:
     assert format_of(name) == shown
+
+
+@pytest.mark.parametrize(
+    ("gpu", "times"),
+    [("NVIDIA GeForce RTX 4090", 2 * 64), (H100, 14.8), ("Tesla T4", 8 * 32), ("NVIDIA B200", None)],
+)
+def test_gemms_in_fp64(measured: Measured, gpu: str, times: float | None) -> None:
+    """800 of 1,000 us. 16 bits on tensor cores are twice as fast as FP32 on a 4090, and that 64 times as fast
+    as FP64; an H100 multiplies FP64 as fast as FP32; of a B200 the rate in FP64 is not listed here. TF32
+    takes none of it."""
+    found = result("PD407", measured("ampere_dgemm_64x64_nn", 800, gpu=gpu))
+    assert (found.state, "run in FP64" in found.reason, ".double()" in found.remedy) == ("fires", True, True)
+    assert "allow TF32" not in found.remedy
+    assert (found.gain is None) == (times is None)
+    if times is not None:
+        assert gain_of(found).high_ms == pytest.approx(0.8 * (1 - 1 / times), rel=1e-3)
+
+
+def test_gemms_in_fp64_beside_fp32(tmp_path: Path) -> None:
+    """Beside 500 us in FP32, 300 in FP64 are not what most of it runs in."""
+    mixed = result("PD407", case_of(tmp_path, laid((SGEMM, 500), ("ampere_dgemm_64x64_nn", 300))))
+    assert ("run in FP32" in mixed.reason, ".double()" in mixed.remedy) == (True, True)
+    assert evidence_of(mixed) == ["80.0 %", "800 µs", "300 µs"]
 
 
 def test_fp32_convolutions_of_a_real_capture_count(shared_traces: Path) -> None:
