@@ -173,37 +173,78 @@ def with_their_kernels(marks: Marks, launched: Launched) -> tuple[Marks, str]:
     return found, f"{which} left out{more}: {said} {kernel} in the file."
 
 
-_OPTIMIZER_STEP = pattern_of(r"Optimizer\.step#|DeepSpeedZeroOptimizer\w*\.step$")
+_OPTIMIZER_STEP = (
+    pattern_of(r"Optimizer\.step#|DeepSpeedZeroOptimizer\w*\.step$"),
+    pattern_of(r"DeepSpeedEngine\.step$"),
+)
+"""The first that is there: DeepSpeed's own is called for each micro-batch, and updates in the last."""
+_MOST_IN_TURN = 8
+"""Optimizers that take turns in an iteration, as in adversarial training."""
 MIN_ITERATIONS = 3
-_ALIKE_SHARE = 0.8
+_ALIKE_SHARE = (0.8, 0.9)
 _ALIKE_FRAC = 0.1
-"""Of the median: so far may the launches of that share of iterations lie from it. Two optimizers that take
-turns, as in adversarial training, end half an iteration each."""
+"""Of the median: so far may the launches of that share of iterations lie from it; of optimizers in turn."""
 
 
 def iterations(trace: Trace, activity: Activity) -> Marks | None:
-    """Steps from one end of PyTorch's or ZeRO's optimizer step to the next, the first from the first launch
-    on; None where they do not launch about as much each."""
+    """Steps from one end of PyTorch's or DeepSpeed's optimizer step to the next, the first from the first
+    launch on, of optimizers that take turns from the last one; None where they do not launch about as much
+    each."""
     process = trace.devices[activity.device].process
-    rows = of_process(trace, rows_named(trace, trace.range_names_like(_OPTIMIZER_STEP.match)), process)
-    rows = rows[(trace.ranges.kind[rows] != RangeKind.MARK) & ~trace.ranges.never_closed[rows]]
+    for form in _OPTIMIZER_STEP:
+        rows = of_process(trace, rows_named(trace, trace.range_names_like(form.match)), process)
+        rows = rows[(trace.ranges.kind[rows] != RangeKind.MARK) & ~trace.ranges.never_closed[rows]]
+        if len(rows):
+            break
     launched = np.sort(activity.launch_start_ns[activity.launch_start_ns >= 0])
     if len(rows) < MIN_ITERATIONS or not len(launched):
         return None
     rows = outermost(trace, rows)
     begin, end = trace.ranges.start_ns[rows], trace.ranges.end_ns[rows]
+    updates = np.searchsorted(launched, end, "left") > np.searchsorted(launched, begin, "left")
+    if updates.any():
+        rows, begin, end = rows[updates], begin[updates], end[updates]
     # Between optimizers that follow one another, as of parts of a model, nothing is launched.
     between = np.searchsorted(launched, begin[1:], "left") - np.searchsorted(launched, end[:-1], "left")
-    end = end[np.append(between > 0, True)]
-    counts = np.diff(np.searchsorted(launched, end, "left"))
+    last = np.append(between > 0, True)
+    name, begin, end = trace.ranges.name[rows[last]], begin[last], end[last]
     if len(end) < MIN_ITERATIONS:
         return None
-    alike = np.abs(counts - np.median(counts)) <= _ALIKE_FRAC * np.median(counts)
-    if alike.mean() < _ALIKE_SHARE or launched[0] >= end[0]:
+    until = np.searchsorted(launched, end, "left")
+    turns = _in_turn(name, until - np.searchsorted(launched, begin, "left"), np.diff(until, prepend=0))
+    if not turns or launched[0] >= end[0]:
         return None
+    end = end[turns - 1 :: turns]
     # No number that ends a name: ranks may begin with different iterations.
     names = [f"iteration {i} of {len(end)}" for i in range(1, len(end) + 1)]
     return Marks(names=names, start_ns=np.append(launched[0], end[:-1]), end_ns=end)
+
+
+def _in_turn(name: I64, inside: I64, counts: I64) -> int:
+    """How many optimizers take turns, by the names of their steps, by what these launch, and by all that is
+    launched up to their ends; 0 where iterations are not alike. One that does more every so many steps
+    (Lookahead, Shampoo) is one: what comes before its step is the same."""
+    for turns in range(2, min(_MOST_IN_TURN, len(name) // MIN_ITERATIONS) + 1):
+        again = all((of[2 * turns :] == of[turns:-turns]).all() for of in (name, inside))
+        own = len({*zip(name[turns:].tolist(), inside[turns:].tolist(), strict=True)}) > 1
+        outside = _usual(counts - inside, turns)
+        other = (name != name[0]).any() or min(outside) < (1 - _ALIKE_FRAC) * max(outside)
+        if again and own and other and _alike(counts, turns):
+            return turns
+    return next((turns for turns in (1, 2) if _alike(counts, turns)), 0)
+
+
+def _usual(counts: I64, turns: int) -> list[float]:
+    """Of each turn, from the second on; anything may have been launched before the first."""
+    return [float(np.median(counts[1 + turn :: turns])) for turn in range(turns)]
+
+
+def _alike(counts: I64, turns: int) -> bool:
+    """Whether each of so many in turn launches about as much each time."""
+    if len(counts) // turns < MIN_ITERATIONS:
+        return False
+    usual = np.resize(_usual(counts, turns), len(counts) - 1)
+    return bool((np.abs(counts[1:] - usual) <= _ALIKE_FRAC * usual).mean() >= _ALIKE_SHARE[turns > 1])
 
 
 def outermost(trace: Trace, rows: I64) -> I64:

@@ -401,9 +401,15 @@ def test_steps_that_begin_inside_a_window(tmp_path: Path) -> None:
         window_of(trace, activity_of(trace), WindowRequest(bounds_ns=(1, 5), step_pattern=pattern))
 
 
-def trained(folder: Path, launches: tuple[int, ...], optimizers: int = 1) -> Trace:
+def trained(
+    folder: Path,
+    launches: tuple[int, ...],
+    optimizers: int = 1,
+    name: str = "Optimizer.step#SGD.step",
+    own: tuple[int, ...] = (1,),
+) -> Trace:
     """Iterations of 1000 ns on the host that launch so many kernels, of 10 ns each and 1000 ns later, before
-    the optimizers that follow one another at 800."""
+    the optimizers that follow one another at 800. own: kernels of each one's step, again and again."""
     builder, thread, device = one_gpu()
     for i, count in enumerate(launches):
         begin = 1000 * i
@@ -412,8 +418,9 @@ def trained(folder: Path, launches: tuple[int, ...], optimizers: int = 1) -> Tra
             device.kernel(GEMM, at + 1000, at + 1010, launch=(thread, at, at + 5))
         for k in range(optimizers):
             at = begin + 800 + 50 * k
-            thread.range("Optimizer.step#SGD.step", at, at + 40)
-            device.kernel("adam", at + 1000, at + 1010, launch=(thread, at + 10, at + 15))
+            thread.range(name, at, at + 40)
+            for call in range(at + 10, at + 10 + 6 * own[i % len(own)], 6):
+                device.kernel("adam", call + 990, call + 995, launch=(thread, call, call + 5))
     return trace_of(builder, folder)
 
 
@@ -421,18 +428,46 @@ def trained(folder: Path, launches: tuple[int, ...], optimizers: int = 1) -> Tra
 def test_the_optimizer_ends_a_step_where_no_range_names_one(tmp_path: Path, optimizers: int) -> None:
     trace = trained(tmp_path, (20, 20, 20, 20), optimizers)
     window = window_of(trace, activity_of(trace), AUTO)
-    last = 4800 + 50 * (optimizers - 1) + 10
+    last = 4800 + 50 * (optimizers - 1) + 5
     assert steps_of(window) == [(1000, 2000), (2000, 3000), (3000, 4000), (4000, last)]
     assert [s.name for s in window.step_list][::3] == ["iteration 1 of 4", "iteration 4 of 4"]
     assert window.reason == "step ranges: each ends with Optimizer.step"
 
 
-@pytest.mark.parametrize("launches", [(20, 20), (20, 8, 20, 8, 20, 8), (20, 20, 5, 9)])
+@pytest.mark.parametrize("launches", [(20, 20), (20, 8, 8, 20, 8, 20), (20, 8, 20, 8), (20, 20, 5, 9)])
 def test_an_optimizer_that_bounds_no_equal_iterations_ends_no_step(
     tmp_path: Path, launches: tuple[int, ...]
 ) -> None:
     trace = trained(tmp_path, launches)
     assert window_of(trace, activity_of(trace), AUTO).kind == "capture"
+
+
+@pytest.mark.parametrize(
+    ("launches", "own", "steps"),
+    [
+        ((20, 8) * 3, (1,), [(1000, 3000), (3000, 5000), (5000, 6805)]),  # as in DCGAN
+        ((20, 20) * 3, (1, 3), None),
+        ((8, 8, 20) * 3, (1, 1, 3), [(1000, 4000), (4000, 7000), (7000, 9817)]),  # two updates of the critic
+        ((8, 8, 8, 8, 8, 20) * 3, (1, 1, 1, 1, 1, 3), [(1000, 7000), (7000, 13000), (13000, 18817)]),
+        ((20,) * 9, (1, 1, 3), None),  # Lookahead: an optimizer that does more in every third step
+        ((20, 20, 20, 20, 20, 30) * 3, (1,), None),  # an evaluation in every sixth
+    ],
+)
+def test_optimizers_that_take_turns_end_an_iteration_together(
+    tmp_path: Path, launches: tuple[int, ...], own: tuple[int, ...], steps: list[tuple[int, int]] | None
+) -> None:
+    """Each turn is 1000 ns; the last step ends with the last kernel of its update, at 800 and 6 a kernel."""
+    trace = trained(tmp_path, launches, own=own)
+    found = window_of(trace, activity_of(trace), AUTO)
+    assert found.steps == len(steps or launches)
+    assert steps is None or steps_of(found) == steps
+
+
+def test_deepspeeds_engine_ends_an_iteration_where_it_updates(tmp_path: Path) -> None:
+    """Of four micro-batches the last one's step launches; with ZeRO's own ranges inside these count."""
+    trace = trained(tmp_path, (20,) * 12, name="DeepSpeedEngine.step", own=(0, 0, 0, 1))
+    window = window_of(trace, activity_of(trace), AUTO)
+    assert steps_of(window) == [(1000, 5000), (5000, 9000), (9000, 12805)]
 
 
 def test_thirty_iterations_of_a_real_job(shared_traces: Path) -> None:
