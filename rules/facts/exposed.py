@@ -5,13 +5,15 @@ tensor parallelism innermost, and the network cards most common in such servers 
 Ampere, 400 with Hopper and Blackwell). None of this is measured.
 """
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from perfdoc.analyzers.communication.dimensions import USES
+from perfdoc.analyzers.communication.table import BOUNDS_BYTES
 from perfdoc.profiling.gpus import gpu_family
 from perfdoc.records import dataclass
-from perfdoc.results.figures import per_cent
+from perfdoc.results.figures import per_cent, significant, size
 from perfdoc.results.ranks import Communication
 from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling, predicted, time_share
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
@@ -265,3 +267,20 @@ def surely_saved(case: Case, key: str) -> Gain | None:
 def queues(case: Case) -> bool:
     """Whether the replay found TP collectives queued behind kernels launched after them."""
     return surely_saved(case, QUEUES) is not None
+
+
+def message_sizes(rows: Sequence[Communication], per: int) -> str:
+    """The mean message, if most are of its class of size: `2 MiB each`; else how many of `per` steps or
+    windows are of which class. Empty where a size is not known."""
+    count, counts = sum(row.count for row in rows), Counter[int | None]()
+    if not count or any(row.bytes is None for row in rows):
+        return ""
+    for of in (of for row in rows for of in row.sizes):
+        counts[of.most_bytes] += of.count
+    mean = sum(row.bytes or 0 for row in rows) / count
+    if not counts or counts.most_common(1)[0][0] == next((b for b in BOUNDS_BYTES if mean <= b), None):
+        return f"{size(round(mean))} each"
+    words = {
+        most: f"over {size(BOUNDS_BYTES[-1])}" if most is None else f"up to {size(most)}" for most in counts
+    }
+    return " and ".join(f"{significant(n / per)} of {words[most]}" for most, n in counts.items())

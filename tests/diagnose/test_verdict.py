@@ -12,6 +12,7 @@ from perfdoc.reports.summary import ranks_words
 from perfdoc.results import Opportunity, Rank, RuleResult, StepTimes
 from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.ranking import Blamed
+from perfdoc.results.ranks import MessageSizes
 from perfdoc.results.rules import Evidence as Fact
 from perfdoc.results.step_times import Distribution
 from perfdoc.results.tables import CollectiveSize
@@ -148,6 +149,34 @@ def test_exposed_communication_says_which_and_what_one_rank_cannot_tell() -> Non
         "1 of 8 ranks captured: waiting for others is not told from transfer."
     )
     assert "told from transfer" not in verdict_of([made], [], [], seen(ranks_of_job=1))[1]
+
+
+@pytest.mark.parametrize(
+    ("total", "sizes", "words"),
+    [
+        (
+            (50 << 12) + (50 << 20),
+            {1 << 16: 50, None: 1},
+            "51 a step, 50 of up to 64.0 KiB and 1 of over 16.0 MiB,",
+        ),
+        ((20 * 25 << 20) + (1 << 20), {1 << 20: 1, None: 20}, "21 a step, 23.9 MiB each,"),  # a last bucket
+        (51 << 20, {}, "51 a step, 1.0 MiB each,"),  # as of earlier versions
+    ],
+)
+def test_a_mean_size_that_no_message_has_is_not_said(
+    total: int, sizes: dict[int | None, int], words: str
+) -> None:
+    """Two steps of the same messages."""
+    count = sum(sizes.values()) or 51
+    row_ = replace(
+        communication("dp", 70 * MS),
+        collective="all_reduce",
+        count=2 * count,
+        bytes=2 * total,
+        sizes=[MessageSizes(most_bytes=most, count=2 * n, exposed_ns=0) for most, n in sizes.items()],
+    )
+    made = replace(two_steps(compute=120, dp=80), communication=[row_])
+    assert words in verdict_of([made], [], [], seen())[1]
 
 
 def of_ranks(ranks: int | None) -> CollectiveSize:

@@ -8,14 +8,14 @@ from types import MappingProxyType
 from perfdoc.diagnose import account, once
 from perfdoc.records import dataclass
 from perfdoc.results import Opportunity, Rank, RuleResult
-from perfdoc.results.figures import brief, plural, share, significant, size
+from perfdoc.results.figures import brief, plural, share, significant
 from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss, outside_of
 from perfdoc.results.names import opening, sentences, shorten
 from perfdoc.results.ranks import computing_longer, shown_step_ns
 from perfdoc.results.step_times import StepTimes
 from perfdoc.results.tables import CollectiveSize
 from perfdoc.rules.facts.capture import SLOWED
-from perfdoc.rules.facts.exposed import server_link
+from perfdoc.rules.facts.exposed import message_sizes, server_link
 
 _WAITS: Mapping[str, str] = MappingProxyType(
     {
@@ -210,9 +210,7 @@ def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Itera
     often = sum(row.count for row in of) / _units(ranks)
     what = most.replace("_", "-") or "unnamed communication"
     said = [f"Mostly {what}: {significant(often)} a {_unit(ranks)}"]
-    sizes = [row.bytes for row in of]
-    if all(size_ is not None for size_ in sizes) and (count := sum(row.count for row in of)):
-        said.append(f"{size(round(sum(s or 0 for s in sizes) / count))} each")
+    said += [each] if (each := message_sizes(of, _units(ranks))) else []
     hidden, own = sum(row.hidden_ns for row in of), sum(row.total_ns for row in of)
     said += [f"{share(hidden / own)} under compute"] if own else []
     rates = [(row.bus_bandwidth_gbps, row.total_ns) for row in of if row.bus_bandwidth_gbps is not None]
