@@ -208,8 +208,6 @@ def iterations(trace: Trace, activity: Activity) -> Marks | None:
     between = np.searchsorted(launched, begin[1:], "left") - np.searchsorted(launched, end[:-1], "left")
     last = np.append(between > 0, True)
     name, begin, end = trace.ranges.name[rows[last]], begin[last], end[last]
-    if len(end) < MIN_ITERATIONS:
-        return None
     until = np.searchsorted(launched, end, "left")
     turns = _in_turn(name, until - np.searchsorted(launched, begin, "left"), np.diff(until, prepend=0))
     if not turns or launched[0] >= end[0]:
@@ -227,23 +225,19 @@ def _in_turn(name: I64, inside: I64, counts: I64) -> int:
     for turns in range(2, min(_MOST_IN_TURN, len(name) // MIN_ITERATIONS) + 1):
         again = all((of[2 * turns :] == of[turns:-turns]).all() for of in (name, inside))
         own = len({*zip(name[turns:].tolist(), inside[turns:].tolist(), strict=True)}) > 1
-        outside = _usual(counts - inside, turns)
+        outside = [np.median((counts - inside)[1 + turn :: turns]) for turn in range(turns)]
         other = (name != name[0]).any() or min(outside) < (1 - _ALIKE_FRAC) * max(outside)
         if again and own and other and _alike(counts, turns):
             return turns
     return next((turns for turns in (1, 2) if _alike(counts, turns)), 0)
 
 
-def _usual(counts: I64, turns: int) -> list[float]:
-    """Of each turn, from the second on; anything may have been launched before the first."""
-    return [float(np.median(counts[1 + turn :: turns])) for turn in range(turns)]
-
-
 def _alike(counts: I64, turns: int) -> bool:
-    """Whether each of so many in turn launches about as much each time."""
+    """Whether each of so many in turn launches about as much each time. Before the first anything may have
+    been launched."""
     if len(counts) // turns < MIN_ITERATIONS:
         return False
-    usual = np.resize(_usual(counts, turns), len(counts) - 1)
+    usual = np.resize([np.median(counts[1 + turn :: turns]) for turn in range(turns)], len(counts) - 1)
     return bool((np.abs(counts[1:] - usual) <= _ALIKE_FRAC * usual).mean() >= _ALIKE_SHARE[turns > 1])
 
 

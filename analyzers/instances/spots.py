@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
+from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, index_within, union
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
 from perfdoc.analyzers.device.range_names import rows_on
@@ -71,7 +71,7 @@ def find_spots(view: DeviceView, ledger: Ledger) -> list[Spot]:
 
     Of communication whose dimension is known to be one that rules advise on.
     """
-    found = [*_exposed(view, ledger), *_idle(view, ledger)]
+    found = [*_exposed(view, ledger), *_idle(view, ledger), _longest_step(view)]
     if _matters(ledger, "exposed_memcpy", ledger.exposed_memcpy):
         found.append(_copy(view))
     return [spot for spot in found if spot is not None]
@@ -287,6 +287,34 @@ def _copy(view: DeviceView) -> Spot | None:
         return None
     first = np.searchsorted(activity.start_ns, spot.start_ns)
     return _in_range(view, spot, int(activity.launch_thread[first]), lambda: copies, all_alike=True)
+
+
+_LONGER, _OWN, _RANGES = 1.5, 0.5, 8
+"""Times the median step; of what it takes longer, what it computes in a range; names that are looked at."""
+
+
+def _longest_step(view: DeviceView) -> Spot | None:
+    """The longest step, where it takes far longer than the median one and computes most of that in ranges of
+    a name that no other step has: the longest of these, in all."""
+    trace, begins, steps = view.trace, view.step_ranges.start_ns, view.window.step_list
+    took = np.array([step.duration_ns for step in steps])
+    if len(steps) < _FEWEST - 1 or len(begins) != len(steps) or took.max() < _LONGER * np.median(took):
+        return None
+    at, activity, ranges = int(took.argmax()), view.activity, trace.ranges
+    rows = rows_on(trace, np.flatnonzero(~ranges.never_closed), activity.launching_threads)
+    step = np.searchsorted(begins, ranges.start_ns[rows], "right") - 1
+    names = trace.alike[ranges.name[rows]]
+    mine = rows[(step == at) & ~among(names, names[(step != at) & (step >= 0)])]
+    name, of = distinct(ranges.name[mine].astype(np.int64))
+    best = Spot(key="compute", start_ns=steps[at].start_ns, end_ns=steps[at].end_ns, cost_ns=0, name="")
+    launched = np.flatnonzero(activity.is_compute & (activity.launch_start_ns >= 0))
+    for i in np.argsort(-np.bincount(of, (ranges.end_ns - ranges.start_ns)[mine]))[:_RANGES].tolist():
+        inside = union(ranges.start_ns[mine[of == i]], ranges.end_ns[mine[of == i]])
+        some = launched[index_within(inside.start_ns, inside.end_ns, activity.launch_start_ns[launched]) >= 0]
+        ran_ns = union(activity.start_ns[some], activity.end_ns[some]).total_ns
+        if ran_ns > best.cost_ns:
+            best = replace(best, cost_ns=ran_ns, inside=trace.strings[int(name[i])])
+    return best if best.cost_ns >= _OWN * (took[at] - np.median(took)) else None
 
 
 def _within(activity: Activity, stretches: Intervals, rows: I64) -> Intervals:

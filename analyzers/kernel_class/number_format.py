@@ -5,40 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernel_class.rules import KernelClass
+from perfdoc.kept import table
 from perfdoc.patterns import pattern_of
 from perfdoc.profiling.gpus import gpu_family, peak_flops
 
 if TYPE_CHECKING:
     from perfdoc.analyzers.measure_device import RankMeasurement
 
-_FORMATS = (
-    ("fp8", pattern_of(r"(?i)e4m3|e5m2|(?<![a-z])fp8(?![a-z])|float8|^nvjet_(sm\d+_)?qq")),
-    ("bf16", pattern_of(r"(?i)bf16|bfloat16|^nvjet_(sm\d+_)?tst|^Cijk_\w{8,16}?_B(BS|B|SS)_")),
-    (
-        "fp16",
-        pattern_of(
-            r"(?i)(?<![bt])f16(?!\d)|fp16|hgemm|__half|half_t|^nvjet_(sm\d+_)?hsh|^Cijk_\w{8,16}?_H(HS|B|SS)_"
-        ),
-    ),
-    (
-        "fp64",
-        pattern_of(
-            r"(?i)(?<![a-z])dgemm|d884gemm|f64f64_f64|gem[mv]\w{0,40}<(int, ){0,2}double|^Cijk_\w{8,16}?_DB_"
-        ),
-    ),
-    (
-        "fp32",
-        pattern_of(
-            r"(?i)sgemm|tf32|tfloat32|tfloat_?t|(?<![a-z])f32f32_f32|^nvjet_(sm\d+_)?sss"
-            r"|(?:cutlass_[89]\d_|ampere_|sm[89]\d_)\w{0,64}?(?<![a-z0-9])s168[48]gemm|^Cijk_\w{8,16}?_S_?B_"
-        ),
-    ),
-)
-"""Number format → what a GEMM's name says of it; the first that is there holds: inputs before sums."""
+_NAMES = table(Path(__file__).resolve().with_name("number_format.yaml"))
 
 
 @lru_cache(maxsize=8192)
@@ -48,19 +27,10 @@ def format_of(name: str) -> str | None:
     >>> format_of("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn")
     'bf16'
     """
-    return next((shown for shown, pattern in _FORMATS if pattern.search(name[:MAX_TEXT])), None)
+    formats: dict[str, str] = _NAMES["formats"]
+    return next((shown for shown, said in formats.items() if pattern_of(said).search(name[:MAX_TEXT])), None)
 
 
-_FP32_ATTENTION = r"(?i)(?:fmha|attention|sdpa)\w{0,64}_f32(?![a-z0-9])"
-"""PyTorch's memory-efficient attention in FP32: fmha_cutlassF_f32_aligned_64x64_rf_sm80."""
-_FP32_CONVOLUTION = (
-    r"(?i)scudnn|(?:dgrad|wgrad|fprop|convolve)\w{0,64}(?:engine|sgemm|kernel)\w{0,64}(?:<|IL?)f|convolve_sgemm"
-    r"|(?<![a-z])f32f32_f32|tf32f32|s1688(?:dgrad|wgrad|fprop)\w{0,32}tf32|winograd\w{0,64}<float"
-    r"|(?:gtcx\d?|conv)\w{0,64}_fp32(?![a-z0-9])"
-)
-"""cuDNN's and MIOpen's: cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1, dgrad_engine<float, 512, …>,
-winogradForwardData4x4<float, float>, igemm_fwd_gtcx2_nchw_fp32_…."""
-_TF32 = pattern_of(r"(?i)tf32|tfloat32|tfloat_?t|(?<![a-z0-9])s168[48](?!\d)")
 _TF32_SPEEDUP = 2.0
 """Of 16 bits over TF32, on every GPU that has both."""
 PEAK_SHARE_RATIO = 0.65
@@ -80,9 +50,9 @@ def is_wide(name: str, kernel_class: KernelClass) -> bool:
     True
     """
     if kernel_class is KernelClass.CONVOLUTION:
-        return pattern_of(_FP32_CONVOLUTION).search(name[:MAX_TEXT]) is not None
+        return pattern_of(_NAMES["fp32_convolution"]).search(name[:MAX_TEXT]) is not None
     if kernel_class is KernelClass.ATTENTION:
-        return pattern_of(_FP32_ATTENTION).search(name[:MAX_TEXT]) is not None
+        return pattern_of(_NAMES["fp32_attention"]).search(name[:MAX_TEXT]) is not None
     return kernel_class is KernelClass.GEMM and format_of(name) in ("fp32", "fp64")
 
 
@@ -94,7 +64,7 @@ def uses_tf32(name: str) -> bool:
     >>> uses_tf32("cutlass_80_tensorop_s1688gemm_128x128_16x5_tn_align4")
     True
     """
-    return _TF32.search(name[:MAX_TEXT]) is not None
+    return pattern_of(_NAMES["tf32"]).search(name[:MAX_TEXT]) is not None
 
 
 def arithmetic_of(name: str) -> str | None:

@@ -10,6 +10,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.steps.figures import MIN_OUTLIER_STEPS
+from perfdoc.patterns import pattern_of
 from perfdoc.results.figures import brief, plural, significant
 from perfdoc.results.names import opening, shorten
 from perfdoc.results.step_times import Distribution, OutlierStep
@@ -53,6 +54,10 @@ _BY_DESIGN = (
     "See whether the optimizer runs in one step in {} alone: of gradients that are accumulated that is by "
     "design, and an iteration is so many steps."
 )
+_SELDOM = pattern_of(
+    r"(?i)valid|eval|(?<![a-z])test|save|checkpoint|ckpt|(?<![a-z])(log|sample|generat|infer|predict)"
+)
+"""In the names of ranges of what not each step does, and no update is."""
 MOST_OF_MEAN = 0.5
 """Of the mean step, in a few: all other figures are theirs."""
 _LOOK = "Look at that step on the timeline, and at what else used its network and hosts then"
@@ -84,12 +89,18 @@ def evaluate(case: Case) -> Verdict:
     _, look = _GROWS.get(worst.leaf or "", ("", _LOOK))
     if worst.leaf == "idle.host" and (following := _following(case, worst)):
         look += f", or at the beginning of {shorten(following, 48)}, whose first kernel ends the wait"
-    what = {"idle.host": "wait", "exposed_memcpy": "copy"}.get(worst.leaf or "")
+    kinds = {
+        "idle.host": "longest wait lies",
+        "exposed_memcpy": "longest copy lies",
+        "compute": "own work lies",
+    }
+    what = kinds.get(worst.leaf or "")
     where = paused_in(case, worst.step, worst.leaf or "") if what else ""
-    if where and not (what == "copy" and where.startswith("`aten::")):
-        look = f"See what {where} does: that step's longest {what} lies in that range"
+    if where and not (worst.leaf == "exposed_memcpy" and where.startswith("`aten::")):
+        look = f"See what {where} does: that step's {what} in that range"
     by_design = often > 0 and _by_all(case, told)
-    few = usual.count < MIN_OUTLIER_STEPS and _by_all(case, told)  # as a step of several that updates
+    # As a step of several that updates, unless its range says what else it does.
+    few = usual.count < MIN_OUTLIER_STEPS and _by_all(case, told) and not _SELDOM.search(where)
     leads = len(rest) > 0 and not by_design and not few
     alone = cost >= MOST_OF_MEAN and not by_design and not few  # the first: no loss of the mean says anything
     if by_design:

@@ -11,7 +11,6 @@ from perfdoc.analyzers.kernel_class.number_format import (
     FP8_FRAC,
     arithmetic_of,
     captured_format,
-    format_of,
     format_times,
     in_16_bits_speedup,
     is_wide,
@@ -53,14 +52,17 @@ def could_be_tf32_ns(rank: RankMeasurement) -> int:
     and not where the GPU multiplies TF32 no faster, or has none. A GPU that is not known may."""
     if (speedup := tf32_speedup(rank.device.gpu_name)) is not None and speedup <= 1:
         return 0
-    gemms = (k for k in in_fp32(rank) if k.kernel_class is KernelClass.GEMM)
-    return min(sum(k.total_ns for k in gemms if arithmetic_of(k.name) == "fp32"), rank.ledger.compute)
+    return _gemms_ns(rank, "fp32")
 
 
 def fp64_ns(rank: RankMeasurement) -> int:
     """A rank's time in FP64 GEMMs; sums of durations, at most its compute."""
-    found = (k for k in in_fp32(rank) if k.kernel_class is KernelClass.GEMM and format_of(k.name) == "fp64")
-    return min(sum(k.total_ns for k in found), rank.ledger.compute)
+    return _gemms_ns(rank, "fp64")
+
+
+def _gemms_ns(rank: RankMeasurement, arithmetic: str) -> int:
+    gemms = (k for k in rank.kernel_times if k.kernel_class is KernelClass.GEMM)
+    return min(sum(k.total_ns for k in gemms if arithmetic_of(k.name) == arithmetic), rank.ledger.compute)
 
 
 def fp32_ns(rank: RankMeasurement) -> int:

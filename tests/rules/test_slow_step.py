@@ -93,6 +93,33 @@ def test_a_host_that_is_late_is_looked_for_where_the_next_step_begins(tmp_path: 
     assert "beginning" not in result("PD210", slow_once(tmp_path, (1700, 0))).remedy
 
 
+@pytest.mark.parametrize(
+    ("steps", "name", "level"),
+    [
+        (8, "[pl][profile][Strategy]SingleDeviceStrategy.validation_step", "problem"),
+        (4, "evaluate", "problem"),
+        (4, "update_weights", "information"),  # of gradients that three steps accumulated
+        (4, "", "information"),
+    ],
+)
+def test_the_range_that_only_the_slow_step_has(tmp_path: Path, steps: int, name: str, level: str) -> None:
+    """Steps of 1 ms, the third with 4 ms more in a range of its own, and in one that all have."""
+    builder, thread, device = one_gpu()
+    at = 0
+    for i in range(steps):
+        calls = 5 if i == 2 else 1
+        thread.range(f"perfdoc.step {i}", at, at + calls * 1000 * US)
+        thread.range("forward", at, at + calls * 100)
+        if name and calls > 1:
+            thread.range(name, at + 50, at + 450)
+        for call in range(at, at + calls * 100, 100):
+            device.kernel(GEMM, at, at + 1000 * US, launch=(thread, call, call + 1))
+            at += 1000 * US
+    found = result("PD210", case_of(tmp_path, builder))
+    assert (found.state, found.level) == ("fires", level)
+    assert (f"`{name[-64:]}`" in found.remedy) == bool(name)
+
+
 @pytest.mark.parametrize("behind", [0, 200])
 def test_a_pause_inside_the_slow_step_is_not_looked_for_in_the_next(tmp_path: Path, behind: int) -> None:
     """Steps of 600 us of kernels; in step 4 the host is silent for 1,200 us before its last 200, or, with
