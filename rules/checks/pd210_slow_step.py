@@ -51,8 +51,8 @@ _FEWEST, LATER_TIMES, _ALIKE, _COMPUTES_FRAC, _OTHER_FRAC = 3, 1.15, 0.97, 0.8, 
 take from those between; of the change, in computing; of the kernels a step, more or fewer are other work."""
 _OTHER_WORK = "A batch that grows is by design; a model that is no longer compiled is not."
 _BY_DESIGN = (
-    "See whether the optimizer runs in one step in {} alone: of gradients that are accumulated that is by "
-    "design, and an iteration is so many steps."
+    "See whether the optimizer runs in one step in {} alone, as where gradients are accumulated, or an "
+    "evaluation behind it: that is by design, and an iteration is so many steps."
 )
 _SELDOM = pattern_of(
     r"(?i)valid|eval|(?<![a-z])test|save|checkpoint|ckpt|(?<![a-z])(log|sample|generat|infer|predict)"

@@ -279,6 +279,16 @@ def test_what_the_only_step_computes_with_leads_where_it_is_worth_more(
     assert f"waits {before_ms} ms" in f"{said.verdict} {said.why}"
 
 
+@pytest.mark.parametrize("every", [4, 99])
+def test_steps_that_an_evaluation_doubles_are_told_beside_the_mean(every: int, tmp_path: Path) -> None:
+    """Twelve steps of 11 ms; behind every fourth but the last an evaluation takes as long again."""
+    host = Host()
+    for i in range(12):
+        host.run(*[(GEMM, 550)] * (40 if i % every == every - 1 and i < 11 else 20))
+        host.end()
+    assert ("takes up to 2 times as long as the remaining 10" in host.said(tmp_path).why) is (every == 4)
+
+
 def test_work_that_was_queued_hides_what_was_before_it(tmp_path: Path) -> None:
     """The first GEMM starts 50 ms behind its launch: the device did what the capture does not show."""
     host = Host(step="ProfilerStep#{}")

@@ -33,6 +33,7 @@ from perfdoc.results.tables import CollectiveSize, Tables
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import Judged, judge
 from perfdoc.rules.facts.capture import in_turns, shares_gpu, slowed_by
+from perfdoc.rules.facts.culprit import LEADS_FRAC
 from perfdoc.rules.facts.culprit_words import why_blamed
 from perfdoc.rules.facts.degrees import CP, TP, expert_tp
 from perfdoc.rules.facts.exposed import usual_link
@@ -143,14 +144,17 @@ def _said(
         from perfdoc.diagnose.memory_verdict import memory_verdict
 
         return *memory_verdict(whole.memory, failed), ""
-    slow = slowed_by(case)
+    slowed = slowed_by(case)
     awaits = REQUESTS if awaits_requests(case) else "its next batch" if awaits_batch(case) else ""
+    times = job.step_times.analysed
+    far = times is not None and (times.mean_ns or 0.0) - times.median_ns >= LEADS_FRAC * times.median_ns
+    slow = (r for r in judged.results if far and r.code == "PD210" and r.state == "fires" and not r.blames)
     noted = {n.code: n.message for c in case.captures for n in c.notes}
     told = account_of(
         ranks,
         analyses.kernels,
         failed,
-        slowed_by=slow,
+        slowed_by=slowed,
         skew=job.skew,
         pipeline=analyses.pipeline,
         stages=job.stages,
@@ -160,14 +164,14 @@ def _said(
         who_waits=waiting_words(ranks, job.skew, job.stages).strip(),
         blamed=why_blamed(case.what_if, judged.cause, case.prediction("balanced_layers")),
         late_host=judged.cause is not None and judged.cause.kind == "late_host",
-        slowed_by=slow,
+        slowed_by=slowed,
         awaits=awaits,
         pauses=pause_words(case),
         bubble_ns=exposed_bubble_ns(analyses.pipeline, ranks),
         transfer_frac=analyses.pipeline.transfer_frac,
         failed_allocations=failed,
         hang=(noted.get(HANG, ""), least_far(case)),
-        pages=noted.get(PAGES, ""),
+        aside=(noted.get(PAGES, ""), next((f"{opening(rule.reason)}." for rule in slow), "")),
         step_times=job.step_times,
         ranks_of_job=job.world_size or job.facts.world_size,
         collectives=job.tables.collectives,

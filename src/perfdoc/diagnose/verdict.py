@@ -76,8 +76,8 @@ class Evidence:
     failed_allocations: int
     hang: tuple[str, str] = "", ""
     """A step that does not end, and who launched least of it."""
-    pages: str = ""
-    """That kernels wait for pages of managed memory."""
+    aside: tuple[str, str] = "", ""
+    """That kernels wait for pages of managed memory; what few steps have more, which nothing else says."""
     step_times: StepTimes
     ranks_of_job: int | None
     """None unknown."""
@@ -161,10 +161,10 @@ def _of_time(
     what += _profiled(seen.step_times)[0] if loss.startswith("idle.") else ""
     lost = f"{part} of the {_base(ranks)}, {share(frac)}: {what}."
     if frac < WORTH_A_VERDICT_FRAC:
-        sound = ", or waits for pages in kernels" if seen.pages else f"{seen.mostly}: no large loss"
+        sound = ", or waits for pages in kernels" if seen.aside[0] else f"{seen.mostly}: no large loss"
         said = f"{computes} of the {_base(ranks)} is compute{wrong or sound}."
         first_of = "Else the largest loss" if wrong else "The largest"
-        return said, f"{seen.pages} {first_of} is {lost} {why}".strip()
+        return said, " ".join(filter(None, (*seen.aside, f"{first_of} is {lost} {why}")))
     if loss.startswith("exposed_comm"):
         longest = _longest(ranks) if loss in (PIPELINE, "exposed_comm.unknown") else ""
         shown = list(_collectives(loss.rpartition(".")[2], ranks, seen))
