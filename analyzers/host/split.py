@@ -97,7 +97,7 @@ def python_split(
     view: DeviceView, idle: HostIdle, calls: HostCalls, threads: Sequence[ThreadIdle]
 ) -> PythonSplit:
     """Divide what of a device's idle.host lies in no CUDA call."""
-    between = view.idle_inputs.stalls.pauses if view.window.steps > 1 else None
+    between = view.idle_inputs.stalls.pauses if len(view.step_ranges.met.start_ns) > 1 else None
     traced = view.trace.capabilities["thread_states"].available or len(view.trace.os_calls) > 0  # MPI alone
 
     @cache

@@ -17,15 +17,15 @@ MS = 1_000_000
 
 
 def measured_of(
-    folder: Path, steps: int, between_ns: int, last_ns: int = 10 * MS, last: str = GEMM
+    folder: Path, steps: int, between_ns: int, last_ns: int = 10 * MS, last: str = GEMM, behind_ns: int = 0
 ) -> tuple[RankMeasurement, list[Note]]:
     """Steps of 10 ms of GEMMs, the last as long as it is given and of that kernel, and so much between them
-    in which nothing runs."""
+    in which nothing runs, of which so much in their ranges."""
     builder, thread, device = one_gpu()
     for number in range(steps):
         begin = MS + number * (10 * MS + between_ns)
         end = begin + (last_ns if number == steps - 1 else 10 * MS)
-        thread.range(f"ProfilerStep#{number}", begin, end)
+        thread.range(f"ProfilerStep#{number}", begin, end + behind_ns)
         name = last if number == steps - 1 else GEMM
         device.kernel(name, begin + 1_000, end, launch=(thread, begin, begin + 500))
     (rank,), notes = measure_trace(trace_of(builder, folder), WindowRequest())
@@ -56,6 +56,13 @@ def test_of_two_steps_a_wait_that_is_seen_once_may_be_by_chance(tmp_path: Path) 
     assert (rank.window.steps, rank.last_left_out, rank.window.outside_ns) == (2, False, 0)
     assert "5.00" in note.message
     assert "counts" in note.message
+
+
+def test_the_wait_behind_the_only_step_that_is_left_is_between_steps(tmp_path: Path) -> None:
+    """5 ms, of which the ranges of both have 3."""
+    rank, _ = measured_of(tmp_path, 2, 5 * MS, behind_ns=3 * MS)
+    assert (rank.window.steps, rank.last_left_out) == (1, True)
+    assert rank.host.idle_split.between_steps_ns == pytest.approx(5 * MS, rel=1e-3)
 
 
 def test_that_a_step_which_is_left_out_works_longer_is_told(tmp_path: Path) -> None:
