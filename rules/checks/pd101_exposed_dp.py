@@ -30,6 +30,7 @@ from perfdoc.rules.facts.gradient_sums import (
     reduces_with_ddp,
     settings_of_ddp,
     summing_ranks,
+    sums_in_16_bits,
     usual_elements,
 )
 from perfdoc.rules.facts.precision import fp8_gather
@@ -92,7 +93,7 @@ def evaluate(case: Case) -> Verdict:
         remedy=" ".join(w for w in ("" if advice else unadvised, *_held_back(case, ddp=ddp)) if w),
         otherwise=_UNADVISED,
         gain=(gain_with_ddp(case) if ddp and not advice else None)
-        or ceiling_of_transfer(case, "dp", by_overlap=len(advice) == len(queues) + len(overlaps)),
+        or ceiling_of_transfer(case, "dp", by_overlap=_hides_alone(case, advice)),
         verify=_VERIFY,
         false_alarm=_FALSE_ALARM,
     )
@@ -174,13 +175,23 @@ def _overlaps(case: Case) -> list[Advice]:
 def _unadvised(case: Case, *, ddp: bool) -> str:
     if ddp:
         return f"{settings_of_ddp(case, _better_buckets(case))} {_OTHERWISE}"
-    if case.framework == "pytorch" and case.gathers_weights and case.configuration.dialect is None:
-        return f"{_of_shards(case)} {_OTHERWISE}"
+    if shards := _of_shards(case):
+        return f"{shards} {_OTHERWISE}"
     return _UNADVISED if all(case.setting(k)[0] for k in _RELEVANT) else _unknown(case)
 
 
+def _hides_alone(case: Case, advice: Sequence[Advice]) -> bool:
+    """Whether what is told hides communication and sends no less of it: compute bounds what that saves."""
+    if advice:
+        return {piece.knob for piece in advice} <= {QUEUES, _GRADIENTS, _WEIGHTS}
+    return sums_in_16_bits(case) is True and not _of_shards(case)
+
+
 def _of_shards(case: Case) -> str:
-    """What PyTorch's own ways of sharding send less by, as far as the messages show that they may."""
+    """What PyTorch's own ways of sharding send less by, as far as the messages show that they may; of others
+    empty."""
+    if case.framework != "pytorch" or not case.gathers_weights or case.configuration.dialect is not None:
+        return ""
     rows = rows_of(case, "dp")
     gathered, scattered = (
         sum(r.count for r in rows if r.collective == of) for of in ("all_gather", "reduce_scatter")

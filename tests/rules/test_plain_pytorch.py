@@ -16,7 +16,7 @@ from perfdoc.rules.engine.case import Case
 from tests.analyzers.loader_jobs import job, off
 from tests.analyzers.tiny import ALL_GATHER, GEMM
 from tests.captures.timeline import one_gpu
-from tests.rules.cases import STEP_US, US, case_of, result
+from tests.rules.cases import STEP_US, US, case_of, gain_of, result
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage
 def test_shards_have_their_own_ways_to_send_less(
     gathers: int, marks: tuple[str, ...], says: str, never: str, tmp_path: Path
 ) -> None:
-    """Steps of 1 ms: weights are gathered once or twice, gradients scattered once, for 200 us each, the
-    second half of all under compute: overlap is on."""
+    """Steps of 1 ms: weights are gathered once or twice, gradients scattered once, for 200 us each, the last
+    quarter of all under compute: overlap is on. Less that is sent saves more than so little can hide."""
     builder, thread, device = one_gpu()
     for step in range(3):
         at = step * STEP_US * US
@@ -68,14 +68,17 @@ def test_shards_have_their_own_ways_to_send_less(
         for i, name in enumerate([ALL_GATHER] * gathers + [SCATTER]):
             begin, call = at + 200 * i * US, at + (2 + i) * US
             device.kernel(name, begin, begin + 200 * US, stream=20, launch=(thread, call, call + 500))
-        begin = at + 100 * (gathers + 1) * US
-        device.kernel(GEMM, begin, at + STEP_US * US, launch=(thread, at + 50 * US, at + 51 * US))
+        begin = at + 150 * (gathers + 1) * US
+        device.kernel(
+            GEMM, begin, begin + 50 * (gathers + 1) * US, launch=(thread, at + 50 * US, at + 51 * US)
+        )
     case = case_of(tmp_path, builder)
     program = Program(vendor="nvidia", marks=frozenset({"pytorch", "trains", *marks}))
     captures = [replace(c, framework="pytorch", program=program) for c in case.captures]
     found = result("PD101", replace(case, captures=captures, configuration=Configuration()))
     assert found.state == "fires"
     assert (says in found.remedy, never in found.remedy) == (True, False)
+    assert gain_of(found).high_ms == pytest.approx(0.15 * (gathers + 1), rel=0.02)
 
 
 def test_what_pytorch_lacks_is_refused_and_environment_variables_stay(stalled: Case) -> None:
