@@ -179,7 +179,7 @@ def stuck_in(ranked: Sequence[Ranked]) -> str:
 
 
 def trifles_in(ranked: Sequence[Ranked], most: int) -> str:
-    """What is too small to speak of, in one sentence; empty without any."""
+    """What is too small to speak of, or may cost more than it saves, in one sentence; empty without any."""
     small = [f"{r.title} ({r.figure})" for r in ranked if r.row.kind == "trifle"]
-    head = f"Too small to matter (under {share(TRIFLE_FRAC)}, or within error)"
+    head = f"Too small to matter (under {share(TRIFLE_FRAC)}, or within error), or may well cost time"
     return f"{head}: {listed(small, most)}." if small else ""

@@ -101,7 +101,8 @@ def _by_chance(others: int, runs: int, unchanged: int) -> str:
     all of that: of the orders of all runs, each alike likely, those in which some of them come first."""
     first = (Fraction(comb(others, j), comb(unchanged + j * runs, unchanged)) for j in range(1, others + 1))
     chance = float(sum(part * (-1) ** j for j, part in enumerate(first)))
-    return f" Equal ones look so in {per_cent(chance, 0)} of cases: more --rounds." if chance > _SURE else ""
+    often = f" By chance, equal ones look so in {per_cent(chance, 0)} of cases: give more --rounds."
+    return often if chance > _SURE else ""
 
 
 def verdict_measured(rows: Sequence[Row], now_ms: float) -> str:
