@@ -183,7 +183,8 @@ _LATE_FRAC = 0.9
 
 
 def _stuck_ns(trace: Trace, activity: Activity, since_ns: int) -> int:
-    """How long its process is seen behind this, 0 where a thread that launches calls CUDA near the end."""
+    """How long its process is seen behind this, 0 where a thread that launches calls CUDA near the end, or
+    closes a range, as one that saves a checkpoint."""
     calls, threads = trace.api_calls, trace.threads_of(trace.devices[activity.device].process)
     os_calls, closed = trace.os_calls, np.isin(trace.ranges.thread, threads) & ~trace.ranges.never_closed
     ends = (
@@ -192,8 +193,10 @@ def _stuck_ns(trace: Trace, activity: Activity, since_ns: int) -> int:
         trace.ranges.end_ns[closed],
     )
     seen_ns = max(int(end.max(initial=since_ns)) for end in ends) - since_ns
-    begin = calls.start_ns[trace.calls_of(activity.launching_threads)]
-    return 0 if (begin >= since_ns + _LATE_FRAC * seen_ns).any() else seen_ns
+    launching = activity.launching_threads
+    own = trace.ranges.end_ns[closed & np.isin(trace.ranges.thread, launching)]
+    moves = np.append(calls.start_ns[trace.calls_of(launching)], own)
+    return 0 if (moves >= since_ns + _LATE_FRAC * seen_ns).any() else seen_ns
 
 
 def _window(

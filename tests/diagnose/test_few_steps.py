@@ -158,12 +158,13 @@ def test_a_summary_keeps_the_last_step_where_there_are_other_ranks(ranks: int, t
 
 
 @pytest.mark.parametrize(
-    ("open_ms", "own", "hangs"), [(30_000, False, True), (50, False, False), (30_000, True, False)]
+    ("open_ms", "own", "hangs"),
+    [(30_000, "", True), (50, "", False), (30_000, "calls", False), (30_000, "closes", False)],
 )
-def test_a_step_that_does_not_end_is_told_first(open_ms: int, own: bool, hangs: bool, tmp_path: Path) -> None:
+def test_a_step_that_does_not_end_is_told_first(open_ms: int, own: str, hangs: bool, tmp_path: Path) -> None:
     """Four ranks, steps of 3 ms; the fifth is open when the capture ends, and its GPUs work for 2 ms. Its
     all-reduce does not end, and the last rank has not launched it. A watchdog looks on; or the thread itself
-    calls CUDA at the end: it was not stuck."""
+    calls CUDA at the end, or closes a range, as of a checkpoint: it was not stuck."""
     builder = TimelineBuilder()
     for rank in range(4):
         process = builder.process(pid=1000 + rank)
@@ -178,7 +179,9 @@ def test_a_step_that_does_not_end_is_told_first(open_ms: int, own: bool, hangs: 
             elif rank < 3:
                 thread.api("cudaLaunchKernel", at + 6 * US, at + 9 * US)
         end = at + open_ms * 1_000 * US
-        (thread if own else watchdog).api("cudaEventQuery", end - US, end)
+        if own == "closes":
+            thread.range("save", at + 3_000 * US, end - 500_000 * US)
+        (thread if own == "calls" else watchdog).api("cudaEventQuery", end - US, end)
     path = write_nsys_sqlite(builder.build(), tmp_path / "report.sqlite")
     said = analysed(AnalysisRequest(captures=(path,), jobs=1)).diagnosis
     assert "step 4" not in [step.name for step in said.ranks[0].window.step_list]
