@@ -118,9 +118,7 @@ def _by_size(one: Messages) -> str:
 
 
 _SYNC_NORM = "batch_norm_reduce_statistics"
-"""In the name of a kernel that only PyTorch's SyncBatchNorm runs: once a layer, which gathers in the forward
-pass and reduces in the backward pass."""
-_OF_NORMS = ("all_reduce", "all_gather")
+"""In the name of a kernel that only PyTorch's SyncBatchNorm runs: once a layer, which gathers and reduces."""
 _ONE_GPU = (
     "SyncBatchNorm exchanges each layer's statistics, and its next kernel waits for them. BatchNorm over one "
     "GPU's samples, where these are enough, or GroupNorm exchange nothing."
@@ -255,7 +253,7 @@ def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:
     less = f"send them as few large ones ({_BUCKETS}several tensors in one call or one flat tensor)."
     parts = [
         f"The {m.count:,.0f} {m.words} operations a {case.unit} are mostly small and cost their latency: "
-        + (_ONE_GPU if 2 * norms >= m.count and m.collective in _OF_NORMS else less)
+        + (_ONE_GPU if 2 * norms >= m.count and m.collective in ("all_reduce", "all_gather") else less)
         for m in found
         if m.are_many_small and m.collective != "sync"
     ]

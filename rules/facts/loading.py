@@ -1,6 +1,5 @@
 """How batches are loaded: by worker processes or not, and what to do where these do not keep up."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -233,14 +232,12 @@ def sends(case: Case) -> bool:
     return inside >= _MOST * sum(map(awaiting_ns, case.ranks)) > 0
 
 
-_EXCHANGE = r"P?MPI_(?!I?barrier|Init|Finalize)\w+"
-
-
 def exchanges_by_mpi(case: Case, copied_ns: int = 0) -> bool:
     """Whether hosts mostly wait in calls of MPI that exchange. copied_ns: and what they copy so long is what
     they exchange, which between hosts takes about as long at least."""
     waits = [wait for rank in case.ranks for wait in rank.host.idle_split.waits]
-    inside = sum(w.idle_ns for w in waits if re.fullmatch(_EXCHANGE, w.call or "", re.IGNORECASE))
+    calls = pattern_of(r"(?i)P?MPI_(?!I?barrier|Init|Finalize)\w+")
+    inside = sum(wait.idle_ns for wait in waits if calls.fullmatch(wait.call or ""))
     return inside >= _MOST * max(sum(map(awaiting_ns, case.ranks)), copied_ns) > 0
 
 
