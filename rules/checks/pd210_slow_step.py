@@ -59,7 +59,7 @@ _SELDOM = pattern_of(
 )
 """In the names of ranges of what not each step does, and no update is."""
 MOST_OF_MEAN = 0.5
-"""Of the mean step, in a few: all other figures are theirs."""
+"""What few steps take of the mean step, to be told first: nothing else then says much of a usual one."""
 _LOOK = "Look at that step on the timeline, and at what else used its network and hosts then"
 
 

@@ -71,7 +71,7 @@ _ALL_FUSED = "each run of them in the time of its longest kernel, all of it fuse
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where runs of such kernels take `MIN_FRAC` of the window beyond the longest of each run."""
+    """Fires where `MIN_FRAC` of the window are copies, or runs of such kernels beyond the longest of each."""
     share, evidence = time_share(case, "runs of memory-bound kernels beyond the longest of each", _fusible_ns)
     layout, of_layout = time_share(case, "conversions between NCHW and NHWC", _layout_ns)
     if (converts := layout >= MIN_LAYOUT_FRAC) and 2 * layout >= share:
