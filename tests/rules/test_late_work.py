@@ -12,7 +12,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernels.parts import NamedTime
 from perfdoc.results.replay import Gain
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.late_work import as_spread, computing_part, work_words
+from perfdoc.rules.facts.late_work import as_spread, computing_part, longer_times, work_words
 from tests.reports.build import communication
 from tests.rules.cases import case_of, step_with_gap
 
@@ -46,6 +46,7 @@ def running(case: Case, own: list[NamedTime]) -> Case:
     ("own", "words"),
     [
         (kernels(gemm=(100, 60), norm=(100, 12)), "All its kernels take 1.2 times"),
+        (kernels(gemm=(110, 60), norm=(110, 12)), "All its kernels take 1.2 times"),
         (kernels(gemm=(120, 50), norm=(120, 10)), "20.0 % more kernels"),
         (kernels(gemm=(100, 62), norm=(100, 10)), "Only some"),
         (kernels(gemm=(100, 50), norm=(100, 10)), ""),
@@ -58,6 +59,8 @@ def test_what_its_kernels_show(three: Case, own: list[NamedTime], words: str) ->
     assert found.startswith(words) or words in found
     assert computing_part(found) == ("GPU" if "All" in words or not words else "work")
     assert bool(found) == bool(words)
+    if "1.2 times" in words:
+        assert longer_times(running(three, own), three.job.labels[0]) == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize(("blocks", "part"), [(1200, "work"), (1090, "GPU"), (-1, "GPU")])
