@@ -2,59 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
+from perfdoc.kept import table
 from perfdoc.records import dataclass
 from perfdoc.reports.over_ranks import on_host
 from perfdoc.reports.ranking import in_order
 from perfdoc.results import Diagnosis, Rank, RuleResult, figures
 from perfdoc.results.names import listed, opening, prose, shorten
 
-CAPABILITY_WORDS = {
-    "kernels": "kernels",
-    "copies": "memory copies",
-    "graph_nodes": "kernels inside CUDA graphs",
-    "api_calls": "CUDA API calls",
-    "launch_correlation": "launch correlation of kernels",
-    "ranges": "ranges (NVTX, record_function)",
-    "event_edges": "event record and wait",
-    "collective_payloads": "sizes of collectives",
-    "group_descriptions": "process groups",
-    "gpu_identity": "the GPU's name and size",
-    "utc_clock": "wall-clock time",
-    "thread_states": "whether threads ran or waited",
-}
-ANALYSIS_WORDS = {
-    "kernels": "kernel time by class",
-    "host_gaps": "idle time by cause",
-    "replay": "replay",
-    "gains": "predicted gains",
-    "step_times": "step times",
-    "host_jitter": "host jitter",
-    "norm_contention": "contention of norms with communication",
-    "pipeline": "pipeline bubble",
-    "skew": "skew between ranks",
-    "job_model": "model of the whole job",
-    "memory": "memory",
-}
-"""Of the whole job: fields of Analyses."""
-HOST_WORDS = {
-    "launch_queue": "launch queue",
-    "idle_split": "idle host time by what the host did",
-    "sync_calls": "synchronising calls",
-    "alloc_calls": "allocation calls",
-    "small_kernels": "kernels shorter than their launch",
-    "graphs": "CUDA graphs",
-    "gc": "garbage collection",
-    "data": "data loading",
-}
-"""Of a rank: fields of HostActivity."""
-STEP_WORDS = {
-    "warmup": "warm-up steps",
-    "overhead": "profiling overhead",
-    "agreement": "analysed against logged step times",
-}
-"""Fields of StepTimes; they need the step log of a run directory."""
+WORDS: Mapping[str, Mapping[str, str]] = table(Path(__file__).with_name("gaps.yaml"))
 _SIZES = ("tp", "cp", "pp", "dp", "ep")
 """Fields of Job. A layout that is known whole leaves few dimensions to a collective, often one."""
 _RANK_REASONS = 12
@@ -94,7 +52,7 @@ def _capability_gaps(diagnosis: Diagnosis) -> list[Gap]:
         gaps.append(
             Gap(
                 kind="capture",
-                what=CAPABILITY_WORDS.get(name, shorten(name)),
+                what=WORDS["capabilities"].get(name, shorten(name)),
                 why=prose(reason),
                 remedy=prose(remedy),
                 where="" if everywhere else f"{len(inputs)} of {len(diagnosis.inputs)} inputs ({listed})",
@@ -135,7 +93,7 @@ _APPLIES: dict[str, Callable[[Diagnosis], bool]] = {
 
 def _analysis_gaps(diagnosis: Diagnosis) -> list[Gap]:
     gaps = []
-    for name, words in ANALYSIS_WORDS.items():
+    for name, words in WORDS["analyses"].items():
         result = getattr(diagnosis.analyses, name)
         remedy = getattr(result, "remedy", "")
         if result.state == "not_measured" and _APPLIES.get(name, bool)(diagnosis):
@@ -163,7 +121,7 @@ def _step_gaps(diagnosis: Diagnosis) -> list[Gap]:
     if times.state != "measured" or (times.profiled is None and times.unprofiled is None):
         return []
     rows: dict[tuple[str, str], list[str]] = {}
-    for name, words in STEP_WORDS.items():
+    for name, words in WORDS["steps"].items():
         part = getattr(times, name)
         if part.state == "not_measured":
             rows.setdefault((part.reason, part.remedy), []).append(words)
@@ -182,7 +140,7 @@ def _rank_gaps(diagnosis: Diagnosis) -> list[Gap]:
     for rank in diagnosis.ranks:
         if rank.host.state == "not_measured":
             add("host activity", rank.host.reason, rank.host.remedy, rank)
-        for name, words in HOST_WORDS.items() if rank.host.state == "measured" else ():
+        for name, words in WORDS["host"].items() if rank.host.state == "measured" else ():
             part = getattr(rank.host, name)
             if part.state == "not_measured":
                 add(words, part.reason, part.remedy, rank)
