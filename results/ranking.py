@@ -26,7 +26,7 @@ OpportunityKind = Literal["predicted", "bound", "unmeasured", "trifle", "capture
 
 Blamed = Literal["", "cause", "loss", "compute"]
 """cause: a rule names who or what makes the step long. loss: it is done about the largest loss of the ledger.
-compute: it makes computing shorter, by more than any loss is."""
+compute: it makes computing shorter, by more than any loss is, or ends an idle time that others wait for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
 """Which of the things to do the verdict is about: it comes first, so that verdict and advice agree.
 
 Who is named by a rule (a rank, a stage, uneven data) leads, but where a change against the largest loss of
-the ledger surely saves more; else a problem of kernels that is worth more than that loss; else what is done
-about it; else, where computing loses more than that, what makes computing shorter.
+the ledger surely saves more; else a problem of kernels that is worth more than that loss; else what makes a
+device idle and the others wait for it, where that surely saves more than what is done about the loss; else
+what is done about it; else, where computing loses more than that, what makes computing shorter.
 """
 
 import math
@@ -64,15 +65,24 @@ def _blamed(
         for at, row in enumerate(rows)
         if row.kind in ("predicted", "bound") and not _stuck(row, found) and (row.gain_frac or 0.0) > 0
     ]
-    about = [
-        at
-        for at in sized
-        if _is_about(rows[at], loss, times) and (rows[at].gain_frac or 0.0) >= PART_FRAC * lost
-    ]
+    of_loss = [at for at in sized if _is_about(rows[at], loss, times)]
+    sure = [at for at in of_loss if _is_sure(rows[at])]
+    about = [at for at in of_loss if (rows[at].gain_frac or 0.0) >= PART_FRAC * lost]
+    about = [*(sure if about and not rows[about[0]].exact else ()), *about]
     if about and _is_waiting(case, loss):
         late = (at for at in sized if "waits" in times.get("".join(rows[at].codes[:1]), ()))
         about = [*(at for at in late if (rows[at].gain_frac or 0) > (rows[about[0]].gain_frac or 0)), *about]
     told = about or [at for at, r in enumerate(rows) if r.kind == "unmeasured" and _is_about(r, loss, times)]
+    if about and loss.startswith("exposed_comm") and len(case.ranks) > 1:
+        idles = (at for at in sized if rows[at].codes and found[rows[at].codes[0]].ends.startswith("idle."))
+        codes = rows[about[0]].codes
+        hint = (
+            bool(codes) and found[codes[0]].level != "problem"
+        )  # worth a try: half of the loss, surely, is more
+        for at in idles:
+            half = hint and at < about[0] and _is_sure(rows[at]) and (rows[at].gain_frac or 0.0) >= lost / 2
+            if half or _surely_more(rows[at], rows[about[0]]):
+                return at, "compute"
     best = next((at for at in sized if rows[at].exact and not _is_of_others(rows[at], times)), None)
     more = best is not None and (rows[best].worth_frac or 0.0) > lost
     rule = found.get("".join(rows[best].codes[:1])) if best is not None and more else None
@@ -81,14 +91,21 @@ def _blamed(
         return told[0], "loss"
     if best is not None and more:
         return best, "compute"
-    return (about[0], "loss") if about else (0, "")
+    # Of all ranks, where nothing is left to capture, what is first anyway is next, though it saves little.
+    of_all = lost >= WORTH_A_VERDICT_FRAC and case.job.world_size == len(case.ranks)
+    first = of_all and sized[:1] == sure[:1] and not _is_waiting(case, loss)
+    return next(((at, "loss") for at in (*about, *(sure if first else ()))), (0, ""))
 
 
 def _surely_more(row: Opportunity, than: Opportunity) -> bool:
     """Whether its whole band lies above the other's, with no condition open and no change of numerics."""
-    if row.gain is None or than.gain is None or row.conditions or not row.exact:
+    if row.gain is None or than.gain is None:
         return False
-    return row.kind == "predicted" and (row.gain.low_ms or 0.0) > (than.gain.high_ms or math.inf)
+    return _is_sure(row) and (row.gain.low_ms or 0.0) > (than.gain.high_ms or math.inf)
+
+
+def _is_sure(row: Opportunity) -> bool:
+    return row.kind == "predicted" and row.exact and not row.conditions
 
 
 def _is_waiting(case: Case, loss: str) -> bool:

@@ -27,8 +27,10 @@ from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.replay import Gain as Gain
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Evidence, Verdict
+from perfdoc.simulator.replay.proposals import CHANGES
 
 Of = Callable[[RankMeasurement], int]
+_INEXACT = 0.25
 
 
 _ALIKE = 1.1
@@ -128,11 +130,13 @@ def predicted(case: Case, *keys: str) -> Gain | None:
 
 
 def best_of(gains: Iterable[Gain]) -> Gain | None:
-    """The largest prediction; without one the largest upper bound; else None."""
+    """The largest prediction, of a change of numerics if four times as large; without one the largest upper
+    bound; else None."""
     found = list(gains)
     replayed = [g for g in found if g.is_predicted]
     if replayed:
-        return max(replayed, key=lambda g: (g.mid_ms or 0.0, g.low_ms or 0.0))
+        counts = {key: 1.0 if change.exact else _INEXACT for key, change in CHANGES.items()}
+        return max(replayed, key=lambda g: ((g.mid_ms or 0.0) * counts.get(g.key, 1.0), g.low_ms or 0.0))
     ceilings = [g for g in found if g.method == "ceiling"]
     return max(ceilings, key=lambda g: g.high_ms or 0.0) if ceilings else None
 

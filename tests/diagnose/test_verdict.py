@@ -277,6 +277,15 @@ def test_compute_is_to_blame_where_it_can_save_more_than_any_loss() -> None:
     assert why == ""
 
 
+def test_what_idles_for_the_others_is_no_compute() -> None:
+    """15 of the 100 ms are idle, 45 are waits for that, which the bar has as communication."""
+    found = rule("PD202", reason="the host collects garbage", ends="idle.gc", with_it="others' waits for it")
+    said, _ = verdict_of(
+        [two_steps(compute=60, dp=110, idle_gc=30)], [row("PD202", "compute", 60.0, 0.6)], [found], seen()
+    )
+    assert said == "60 ms of the 100 ms step, 60.0 %: the host collects garbage (with others' waits for it)."
+
+
 def test_what_runs_once_promises_nothing() -> None:
     made = rank(0, ledger(compute=100 * MS, idle_host=900 * MS))
     start_up = StartUp(

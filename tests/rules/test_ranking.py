@@ -15,7 +15,7 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import NOTHING_TO_SET
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import at_most
+from perfdoc.rules.engine.gain import at_most, best_of
 from perfdoc.rules.engine.ranking import TIME_OF
 from perfdoc.rules.engine.registry import Judged, judge
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
@@ -298,6 +298,58 @@ def test_no_overlap_leads_where_most_communication_is_waiting(
     late = rule("PD303", time="waits", level="information", gain=bound(bound_ms))
     rows = judge(waits, [rule("PD101", time="exposed_comm.dp", gain=bound(0.1)), late]).opportunities
     assert (rows[0].codes, rows[0].blamed) == ([first], "loss")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("low", [0.09, 0.11])
+def test_what_others_wait_for_leads_where_it_surely_saves_more(
+    ranks: int, low: float, tmp_path: Path
+) -> None:
+    """Of steps of 1 ms 400 us are exposed, and an overlap saves 100 at most. A host's pauses, for which the
+    others wait, cost 200; nobody waits for a rank alone, and what computes is no wait."""
+    case = case_of(tmp_path, *(step_with_communication(400) for _ in range(ranks)))
+    exposed = predicting(case, without_gc=(low, 0.2, 0.3))
+    overlap, pauses = rule("PD101", time="exposed_comm.dp", gain=bound(0.1)), predicted(exposed, "without_gc")
+    for time in ("idle.gc", "compute"):
+        gc = rule("PD202", time=time, gain=pauses)
+        gc = replace(gc, meta=replace(gc.meta, with_it=("other ranks' waits", "launches")))
+        first = judge(exposed, [overlap, gc]).opportunities[0]
+        leads = ranks > 1 and low > 0.1 and time == "idle.gc"
+        assert (first.codes, first.blamed) == ((["PD202"], "compute") if leads else (["PD101"], "loss"))
+
+
+@pytest.mark.parametrize(
+    ("level", "saves", "leads"),
+    [("information", 0.2, True), ("information", 0.19, False), ("problem", 0.2, False)],
+)
+def test_a_hint_is_no_answer_where_half_of_the_loss_surely_goes(
+    level: str, saves: float, leads: bool, tmp_path: Path
+) -> None:
+    """Of steps of 1 ms 400 us are exposed; less parallelism saves 500 at most: a hint."""
+    case = case_of(tmp_path, *(step_with_communication(400) for _ in range(2)))
+    exposed = predicting(case, without_gc=(0.15, saves, 0.3))
+    gc = rule("PD202", time="idle.gc", gain=predicted(exposed, "without_gc"))
+    gc = replace(gc, meta=replace(gc.meta, with_it=("other ranks' waits", "launches")))
+    hint = rule("PD310", time="exposed_comm.dp", level=level, gain=bound(0.5))
+    assert judge(exposed, [hint, gc]).opportunities[0].codes == (["PD202"] if leads else ["PD310"])
+
+
+@pytest.mark.parametrize(("size", "saves", "why"), [(1, 0.03, "loss"), (2, 0.03, ""), (1, 0.004, "")])
+def test_what_is_first_anyway_is_next_where_all_ranks_are_there(
+    size: int, saves: float, why: str, tmp_path: Path
+) -> None:
+    """Of steps of 1 ms 200 us are exposed: 30 us are too little to answer that, and nothing answers more."""
+    known = predicting(case_of(tmp_path, step_with_communication(200)), buckets_x4=(saves, saves, saves))
+    known = replace(known, job=replace(known.job, world_size=size))
+    rows = judge(known, [rule("PD101", time="exposed_comm.dp", gain=predicted(known, "buckets_x4"))])
+    assert rows.opportunities[0].blamed == why
+
+
+@pytest.mark.parametrize(("half_ms", "key"), [(3.9, "overlapped_dp"), (4.1, "dp_half_bytes")])
+def test_what_leaves_numerics_alone_is_tried_before_four_times_as_much(half_ms: float, key: str) -> None:
+    one, half = (replace(bound(ms), method="replay", low_ms=ms, mid_ms=ms) for ms in (1.0, half_ms))
+    best = best_of([replace(half, key="dp_half_bytes"), replace(one, key="overlapped_dp")])
+    assert (best or one).key == key
 
 
 def test_less_communication_makes_no_computing_shorter(tmp_path: Path) -> None:

@@ -48,10 +48,8 @@ _RESTATED = (
     "most idle before",
     "overlapping collectives summed",
 )
-_FACTS = 3
-"""Of a rule's evidence, behind its reason."""
-_FACTS_LONG = 150
-"""Characters of them."""
+_FACTS, _FACTS_LONG = 3, 150
+"""Of a rule's evidence, behind its reason; characters of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +148,11 @@ def _of_time(
         slowed = _profiler(ranks, seen) if seen.late_host else ()
         return f"{rule.blames}: {_price(first)}.", " ".join([found, *slowed, *more])
     if first is not None and first.blamed == "compute":
+        price = _price(first)
+        if rule is not None and rule.ends.startswith("idle."):
+            return f"{price}, {share(first.gain_frac or 0.0)}: {rule.reason} (with {rule.with_it}).", why
         what = rule.reason if rule is not None else "a simulated change makes it shorter"
-        price = _price(first).partition(" of the ")[0]
-        return f"{computes} of the {_base(ranks)} is compute; {what}: {price}.", why
+        return f"{computes} of the {_base(ranks)} is compute; {what}: {price.split(' of the ')[0]}.", why
     if not loss:
         return f"All of the {_base(ranks)} is compute{wrong or seen.mostly}.", why
     what = _what(loss, frac, ranks, seen)
@@ -204,7 +204,7 @@ def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Itera
     if not rows:
         return
     kinds = {row.collective for row in rows}
-    most = max(kinds, key=lambda kind: sum(row.exposed_ns for row in rows if row.collective == kind))
+    most = max(sorted(kinds), key=lambda kind: sum(row.exposed_ns for row in rows if row.collective == kind))
     of = [row for row in rows if row.collective == most]
     some = seen.ranks_of_job is not None and seen.ranks_of_job > len(ranks)
     often = sum(row.count for row in of) / _units(ranks)
