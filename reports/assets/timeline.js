@@ -1,5 +1,5 @@
-// The timeline that zooms: drawn by plotly.js, which is unpacked once the section comes into view. Each view is
-// drawn in a bounded number of columns; what is narrower than one shares it, by height.
+// The timeline that zooms: drawn by plotly.js, which takes seconds to unpack and draw, so that it is unpacked once
+// somebody zooms: a button, a key, or a click on the picture, which shows the same until then. Each view is drawn in a bounded number of columns; what is narrower than one shares it, by height.
 (() => {
   "use strict";
   const element = (id) => document.getElementById(id);
@@ -120,12 +120,17 @@
   };
 
   const config = { responsive: true, displayModeBar: false, doubleClick: false };
+  const said = element("timeline-said");
+  let opened;
   const draw = async () => {
+    if (!opened) said.textContent = "drawing …";
+    if (!(await (opened ??= unpack()))) return chart.remove();
     const [traces, layout] = figure();
     await Plotly.react(plot, traces, layout, config);
-    element("timeline-said").textContent = `${time(view.from)} to ${time(view.to)} of ${time(data.span)}`;
+    said.textContent = `${time(view.from)} to ${time(view.to)} of ${time(data.span)}`;
     chart.dataset.from = view.from;
     chart.dataset.to = view.to;
+    if (!chart.dataset.ready) follow();
   };
   const show = (from, to) => {
     const wide = Math.min(data.span, Math.max(NARROWEST_NS, to - from));
@@ -158,20 +163,9 @@
     document.head.append(script);
     return typeof Plotly === "object" || typeof Plotly === "function";
   };
-  const start = async () => {
-    if (!(await unpack())) return;
-    const select = element("timeline-rank");
-    data.ranks.forEach((rank, i) => select.append(new Option(rank.label, String(i))));
-    select.closest("label").hidden = few;
-    select.addEventListener("change", () => { view.rank = Number(select.value); draw(); });
-    for (const button of chart.querySelectorAll("button[data-do]")) button.addEventListener("click", () => act(button.dataset.do));
-    plot.addEventListener("keydown", (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || !(event.key in KEYS)) return;
-      event.preventDefault();
-      act(KEYS[event.key]);
-    });
-    chart.hidden = false;
-    await draw();
+  // What the library tells of, which begins with its first drawing.
+  const follow = () => {
+    chart.dataset.ready = "yes";
     still.classList.add("replaced");
     plot.on("plotly_relayout", (change) => {
       const range = change["xaxis.range"] ?? [change["xaxis.range[0]"], change["xaxis.range[1]"]];
@@ -181,11 +175,19 @@
     plot.on("plotly_doubleclick", () => { act("whole"); });
     new MutationObserver(draw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-    chart.dataset.ready = "yes";
   };
-  new IntersectionObserver((entries, observer) => {
-    if (!entries.some((entry) => entry.isIntersecting)) return;
-    observer.disconnect();
-    start();
-  }, { rootMargin: "200px" }).observe(still);
+  const select = element("timeline-rank");
+  data.ranks.forEach((rank, i) => select.append(new Option(rank.label, String(i))));
+  select.closest("label").hidden = few;
+  select.addEventListener("change", () => { view.rank = Number(select.value); draw(); });
+  for (const button of chart.querySelectorAll("button[data-do]")) button.addEventListener("click", () => act(button.dataset.do));
+  plot.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || !(event.key in KEYS)) return;
+    event.preventDefault();
+    act(KEYS[event.key]);
+  });
+  still.addEventListener("click", () => act("whole"));
+  still.style.cursor = "zoom-in";
+  said.textContent = "click the picture to zoom";
+  chart.hidden = false;
 })();

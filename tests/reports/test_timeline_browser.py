@@ -48,7 +48,7 @@ class Opened:
         self.uri = file.as_uri()
 
     def ready(self) -> None:
-        self.page.locator("#timeline").scroll_into_view_if_needed()
+        self.page.locator("#timeline-still .track").first.click()
         self.page.wait_for_selector("#timeline-chart[data-ready]", timeout=WAIT_MS)
 
     def view(self) -> tuple[int, int]:
@@ -109,6 +109,18 @@ def test_it_zooms_by_mouse_and_keyboard(browser: Any, tmp_path: Path) -> None:
     page.wait_for_function("Number(document.getElementById('timeline-chart').dataset.from) > 0")
     start, end = opened.view()
     assert (start, end) == pytest.approx((SPAN / 4, SPAN * 3 / 4), rel=0.05)
+    opened.quiet()
+
+
+def test_who_scrolls_past_unpacks_nothing(browser: Any, tmp_path: Path) -> None:
+    opened = Opened(browser, tmp_path, render_html(with_timeline()))
+    opened.page.locator("#timeline").scroll_into_view_if_needed()
+    opened.page.wait_for_timeout(300)
+    assert opened.page.evaluate("typeof Plotly") == "undefined"
+    assert opened.page.locator("#timeline-still").is_visible()
+    opened.page.click("button[data-do=in]")  # the first view is the one that was asked for
+    opened.shows(SPAN // 4, SPAN // 4 + (SPAN + 1) // 2)
+    opened.page.wait_for_selector("#timeline-still.replaced", state="attached")
     opened.quiet()
 
 
