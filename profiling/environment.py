@@ -89,12 +89,17 @@ def cpu_name() -> str | None:
     return next(named, None)
 
 
-def cpu_count() -> int | None:
-    """Logical CPUs that this process may use."""
+def own_cpus() -> frozenset[int]:
+    """Logical CPUs that this process may use; none where the system does not say."""
     try:
-        return len(os.sched_getaffinity(0))
+        return frozenset(os.sched_getaffinity(0))
     except AttributeError:
-        return os.cpu_count()
+        return frozenset(range(os.cpu_count() or 0))
+
+
+def cpu_count() -> int | None:
+    """How many they are."""
+    return len(own_cpus()) or None
 
 
 def shared_cores(ranks: int | None, cores: int | None) -> str | None:

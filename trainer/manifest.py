@@ -22,8 +22,11 @@ from perfdoc.trainer.model import attends_in_bf16, unwrapped
 def describe(resolved: ResolvedConfig, run: Run, profile: manifest.Profile) -> manifest.Manifest:
     """The manifest, on every rank. All ranks must call it: groups, GPUs and parameters are gathered."""
     config = resolved.config
-    gpus: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gpus, environment.own_gpu(dist.get_rank()))
+    told: list[Any] = [None] * dist.get_world_size()
+    node = os.environ.get("GROUP_RANK", "0")
+    dist.all_gather_object(told, (node, environment.own_gpu(dist.get_rank()), environment.own_cpus()))
+    # Of all ranks of the first node: each may be bound to some.
+    cpus = set[int]().union(*(cpus for on, _, cpus in told if on == told[0][0]))
     return manifest.Manifest(
         perfdoc_version=perfdoc.__version__,
         created_utc=utc_now(),
@@ -46,9 +49,9 @@ def describe(resolved: ResolvedConfig, run: Run, profile: manifest.Profile) -> m
         hardware=manifest.Hardware(
             nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
             cpu=environment.cpu_name(),
-            cpu_count=environment.cpu_count(),
+            cpu_count=len(cpus) or None,
             memory_bytes=environment.memory_bytes(),
-            gpus=tuple(gpu for gpu in gpus if gpu is not None),
+            gpus=tuple(gpu for _, gpu, _ in told if gpu is not None),
             peak_flops_per_second=run.peak.value,
             peak_source=run.peak.source,
             peak_kind=run.peak.kind,
