@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
@@ -107,15 +107,6 @@ def _owners(path: str) -> str:
 
 
 _BYTES = re.compile(r"\b(\d+\s*)?([KMG]i?B|bytes?)\b")
-_OVERWRITING: Mapping[tuple[str, str], str] = {
-    ("megatron_bridge", "comm_overlap"): "comm_overlap overwrites the values of ddp, optimizer and model",
-    (
-        "megatron_bridge",
-        "mixed_precision",
-    ): "mixed_precision overwrites the values of ddp, optimizer and model",
-    ("nemo", "trainer.strategy"): "the strategy overwrites the argument of ddp, given or not",
-}
-"""(Dialect, place) whose fields replace those of the same name elsewhere, set or not."""
 _ON_ANYWAY = frozenset(
     {"grad_reduce_in_fp32", "overlap_grad_reduce", "overlap_param_gather", "align_param_gather"}
 )
@@ -214,7 +205,7 @@ def _overwritten(
     for setting in settings:
         spelled = setting.knob.spelled(dialect)
         place = spelled[0].name.rpartition(".")[0] if spelled else ""
-        written, why = setting.meaning.path, _OVERWRITING.get((dialect, place))
+        written, why = setting.meaning.path, PLACES.overwriting.get(dialect, {}).get(place)
         if why is None or setting.meaning.spelling is None or written == spelled[0].name:
             continue
         if written.rpartition(".")[0] == place or spelled[0].name in winners:

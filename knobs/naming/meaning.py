@@ -11,7 +11,7 @@ from perfdoc.knobs.flags import megatron_flags
 from perfdoc.knobs.knob import MEGATRONS, Dialect, Former, Knob, Spelling
 from perfdoc.knobs.load import ELSEWHERE, SHORT_NAMES, catalogue, table
 from perfdoc.knobs.naming.nearest import OR, SHORTEST_AT_PLACE, nearest, slips, with_a_word_more
-from perfdoc.knobs.naming.places import placed
+from perfdoc.knobs.naming.places import PLACES, placed
 from perfdoc.knobs.reading.entry import MAX_ENTRIES, Entry
 from perfdoc.records import dataclass
 
@@ -50,18 +50,6 @@ class Meaning:
     """The name to write."""
 
 
-_MORE_PARENTS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {"nemo": frozenset({"trainer", "model", "optim"})}
-)
-"""Places that hold no knob, in which people put some."""
-
-_OVERRIDES: Mapping[str, str] = MappingProxyType(
-    {
-        "override_transformer_config": "TransformerConfig",
-        "override_ddp_config": "DistributedDataParallelConfig",
-        "override_optimizer_config": "OptimizerConfig",
-    }
-)
 _PARTLY_KNOWN: tuple[Dialect, ...] = ("verl", "torchtitan", "deepspeed", "accelerate")
 """Frameworks with many settings that are not in the catalogue: a name that another section or framework has
 may be right in any of theirs."""
@@ -106,7 +94,7 @@ def names_of(dialect: Dialect | None) -> Names:
         by_leaf=MappingProxyType(by_leaf),
         former=MappingProxyType(former),
         parents=(
-            frozenset(p.rpartition(".")[0] for p in by_path) | _MORE_PARENTS.get(dialect or "", frozenset())
+            frozenset(p.rpartition(".")[0] for p in by_path).union(PLACES.more_parents.get(dialect or "", ()))
         )
         - {""},
         old_but_current=MappingProxyType(current),
@@ -198,7 +186,7 @@ def _of_megatron(spelled: Collection[Spelling], leaf: str) -> bool:
 def _override(path: str) -> Knob | None:
     """verl's dictionaries that go over megatron-core's classes take every field of the class."""
     parent, _, leaf = path.rpartition(".")
-    owner = _OVERRIDES.get(parent.rpartition(".")[2])
+    owner = PLACES.overrides.get(parent.rpartition(".")[2])
     known = names_of("megatron_core").by_path.get(f"{owner}.{leaf}") if owner else None
     return known[0] if known else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -85,13 +85,6 @@ def _trainers(entries: Sequence[Entry]) -> Iterator[Entry]:
             yield from _launched([entry])
 
 
-_LAUNCHED: Mapping[str, tuple[str, str]] = {
-    "use_deepspeed": ("distributed_type", "DEEPSPEED"),
-    "use_fsdp": ("distributed_type", "FSDP"),
-    "multi_gpu": ("distributed_type", "MULTI_GPU"),
-}
-
-
 def _launched(entries: Sequence[Entry]) -> Iterator[Entry]:
     """Options of `accelerate launch` as its file has them."""
     by_leaf: dict[str, str] = {}
@@ -99,8 +92,8 @@ def _launched(entries: Sequence[Entry]) -> Iterator[Entry]:
         by_leaf.setdefault(known.rpartition(".")[2], known)
     for entry in entries:
         name = _plain(entry) if entry.form == "flag" else ""
-        if name in _LAUNCHED:
-            path, value = _LAUNCHED[name]
+        if name in PLACES.launched:
+            path, value = PLACES.launched[name]
             yield replace(entry, form="path", name=path, raw=value)
         elif name in by_leaf and not by_leaf[name].startswith(TRAINERS):
             raw = "true" if entry.raw is True else entry.raw
@@ -110,12 +103,6 @@ def _launched(entries: Sequence[Entry]) -> Iterator[Entry]:
 
 
 _ACTOR = "actor_rollout_ref.actor."
-_OF_DATA: Mapping[str, str] = {
-    "data.use_dynamic_bsz": "use_dynamic_bsz",
-    "data.max_token_len_per_gpu": "ppo_max_token_len_per_gpu",
-    "data.micro_batch_size_per_gpu": "ppo_micro_batch_size_per_gpu",
-    "ulysses_sequence_parallel_size": "ulysses_sequence_parallel_size",
-}
 
 
 def _fine_tuning(entries: Sequence[Entry]) -> Iterator[Entry]:
@@ -123,7 +110,7 @@ def _fine_tuning(entries: Sequence[Entry]) -> Iterator[Entry]:
     known = names_of("verl").by_path
     for entry in entries:
         head, _, rest = entry.name.partition(".")
-        names = [_ACTOR + _OF_DATA[entry.name]] if entry.name in _OF_DATA else []
+        names = [_ACTOR + PLACES.fine_tuning[entry.name]] if entry.name in PLACES.fine_tuning else []
         if head == "engine":
             names += [f"{_ACTOR}{section}.{rest}" for section in ("megatron", "fsdp_config")]
             names += [_ACTOR + rest] if rest else [f"{_ACTOR}strategy"]

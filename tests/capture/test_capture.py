@@ -46,25 +46,17 @@ def steps_of(folder: Path) -> list[list[str]]:
     return [[step["name"] for step in rank["window"]["step_list"]] for rank in diagnosis["ranks"]]
 
 
-def test_the_pytorch_profiler_captures_the_asked_steps(needs_torch: None, tmp_path: Path) -> None:
-    ended = capture(
-        "--profiler", "torch", "--steps", "2:4", "--no-analyze", "--", "python", JOB, "0", cwd=tmp_path
-    )
+@pytest.mark.parametrize("profiler", ["torch", "nsys"])
+def test_the_asked_steps_are_captured(profiler: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    request.getfixturevalue("nsys" if profiler == "nsys" else "needs_torch")
+    options = ("--profiler", profiler, "--steps", "2:4", "--no-analyze", "--")
+    ended = capture(*options, sys.executable, JOB, "0", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "the job speaks" in ended.stdout
-    names = counted(names_in(tmp_path / "out" / "traces" / "rank0.json.gz"))
+    (trace,) = (f for f in (tmp_path / "out" / "traces").iterdir() if f.suffix != ".nsys-rep")
+    names = counted(names_in(trace))
     assert {n: c for n, c in names.items() if n.startswith("perfdoc.step")} == ASKED
     assert (names["perfdoc.forward"], names["perfdoc.backward"]) == (2, 2)
-
-
-def test_nsys_captures_the_asked_steps(nsys: None, tmp_path: Path) -> None:
-    ended = capture("--steps", "2:4", "--no-analyze", "--", sys.executable, JOB, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    assert "the job speaks" in ended.stdout
-    names = counted(names_in(tmp_path / "out" / "traces" / "rank0.sqlite"))
-    assert {n: c for n, c in names.items() if n.startswith("perfdoc.step")} == ASKED
-    assert (names["perfdoc.forward"], names["perfdoc.backward"]) == (2, 2)
-    assert not list((tmp_path / "out" / "traces").glob(".part*"))
 
 
 def test_a_job_that_fails_ends_with_its_own_code(needs_torch: None, tmp_path: Path) -> None:

@@ -112,30 +112,3 @@ def test_of_a_hundred_wrong_names_98_are_told(made: object) -> None:
 )
 def test_real_names_that_look_like_others(name: str, text: str) -> None:
     assert [f.code for f in lint(text, name).findings if f.code == "PL101"] == []
-
-
-FSDP = "distributed_type: FSDP\nfsdp_config:\n  fsdp_{}\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "told"),
-    [
-        ("x.sh", "torchrun pretrain_gpt.py --tensor-modle-parallel-size 2\n", "--tensor-model-parallel-size"),
-        ("x.sh", "torchrun train_gpt2.py --tensor-modle-parallel-size 2\n", ""),  # of others, too
-        ("x.sh", "torchrun pretrain_gpt.py --my-own-size 2\n", ""),
-        ("x.py", "TrainingArguments(gradient_accumulation_step=4)\n", "gradient_accumulation_steps"),
-        ("x.py", "TrainingArguments(learning_rate=0.1)\n", ""),
-        ("x.yaml", FSDP.format("sharding_strategy: FULL_SHRD"), "FULL_SHARD"),
-        ("x.yaml", FSDP.format("sharding_strategy: 1"), ""),
-        ("x.yaml", FSDP.format("backward_prefetch: backward_pre"), ""),
-        (
-            "x.py",
-            "TrainingArguments(bf16=True, attn_implementation='flash_atention_2')\n",
-            "flash_attention_2",
-        ),
-        ("x.py", "SFTConfig(bf16=True, attn_implementation='flash_attention_4')\n", ""),
-    ],
-)
-def test_one_slip_alone_and_values_that_a_version_may_add_to(name: str, text: str, told: str) -> None:
-    errors = [f for f in lint(text, name).findings if f.severity == "error"]
-    assert [told in f.message for f in errors] == [True] * bool(told), errors

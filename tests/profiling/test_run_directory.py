@@ -295,21 +295,15 @@ def test_groups_of_all_ranks_are_listed_once() -> None:
 
 def test_a_lock_keeps_others_out_and_goes_with_its_last_holder(tmp_path: Path) -> None:
     one = (
-        "import pathlib, sys\n"
-        "from perfdoc.profiling.whole_file import alone_in\n"
-        "count = pathlib.Path(sys.argv[1], 'count')\n"
+        "import pathlib, perfdoc.profiling.whole_file as it\ncount = pathlib.Path('count')\n"
         "for _ in range(60):\n"
-        "    with alone_in(count.parent):\n"
-        "        count.write_text(str(int(count.read_text()) + 1))\n"
+        "    with it.alone_in(count.parent): count.write_text(str(int(count.read_text()) + 1))\n"
     )
     (tmp_path / "count").write_text("0")
-    (tmp_path / "locks").mkdir()
-    environment = {**os.environ, "TMPDIR": str(tmp_path / "locks")}
-    line = [sys.executable, "-c", one, str(tmp_path)]
-    several = [subprocess.Popen(line, env=environment) for _ in range(4)]
+    line, environment = [sys.executable, "-c", one], {**os.environ, "TMPDIR": str(tmp_path)}
+    several = [subprocess.Popen(line, env=environment, cwd=tmp_path) for _ in range(4)]
     assert [each.wait(timeout=60) for each in several] == [0] * 4
-    assert (tmp_path / "count").read_text() == "240"
-    assert list((tmp_path / "locks").iterdir()) == []
+    assert [f.read_text() for f in tmp_path.iterdir()] == ["240"], "no lock is left"
 
 
 def test_a_lock_that_was_taken_away_meanwhile_keeps_nobody_out(
