@@ -43,7 +43,9 @@ MIN_WAIT_FRAC = 0.02
 """Of the window, mean over ranks: waiting for late ranks, if no single host is slow."""
 PAUSE_NS = 2_000_000
 """Spread of the hosts' time from which on it is pauses: moving between cores costs less."""
-_IN_TURN = "The host of another rank pauses in each step, and the others wait for it"
+_IN_TURN = "The host of another rank pauses in {}, and the others wait for it"
+_TURNS_SEEN = 3
+"""Steps in which one of several hosts pauses, from which on that is no slow step."""
 _PAUSES = (
     "Collect garbage on all ranks in the same step (gc.disable(), gc.collect() each few steps); look at what "
     "Python does there: loading, logging. "
@@ -66,7 +68,10 @@ def evaluate(case: Case) -> Verdict:
         ("spread of the host time", brief(spread_ns)),
         ("by chance alone, with no host slower than the others", brief(noise_ns)),
     ]
-    if share < MIN_FRAC:
+    # In fewer than half of the steps: the median has none of them.
+    paused = [s for s in found.slowest if (s.median_lag_ns or 0) >= PAUSE_NS]
+    seldom = share < MIN_FRAC and len(paused) > 1 and sum(s.steps for s in paused) >= _TURNS_SEEN
+    if share < MIN_FRAC and not seldom:
         return passes(evidence)
     slow = [s for s in found.slowest if s.beyond_chance]
     if not slow and not case.on_host and _collecting(case):
@@ -82,14 +87,16 @@ def evaluate(case: Case) -> Verdict:
         if wait < MIN_WAIT_FRAC:
             return passes(evidence, f"{_TURNS}, but ranks wait little for late ranks")
     costly = slow or wait is not None or (case.on_host and beyond / host_ns >= MIN_FRAC)
-    paused = _without_pauses(case) if wait is not None and spread_ns >= PAUSE_NS else None
-    part = case.share_of_unit(paused.size_ms) if paused is not None else None
+    most = _without_pauses(case) if wait is not None and (seldom or spread_ns >= PAUSE_NS) else None
+    part = case.share_of_unit(most.size_ms) if most is not None else None
     leads = waiting_leads(case, part, late=case.job.skew.latest is not None)
+    if seldom and not leads:
+        return passes(evidence)
     launched = None if wait is None else ceiling(case, launched_late_ns, _WAITS, anywhere=True)
-    gain = paused if leads else launched
+    gain = most if leads else launched
     return fires(
         action="Find why hosts pause in turn" if leads else "",
-        blames=_IN_TURN if leads else "",
+        blames=_IN_TURN.format("some steps" if seldom else "each step") if leads else "",
         worst=worst_instance(case, "idle.host", label=slow[0].label) if slow else None,
         level="problem" if costly else "information",
         reason=f"the host of {slow[0].label} is slow repeatedly" if slow else _TURNS,
@@ -113,11 +120,8 @@ def _without_pauses(case: Case) -> Gain | None:
         return min(most, rank.ledger.total - rank.ledger.compute)
 
     ms = case.per_unit_ms(paused_ns)
-    return (
-        None
-        if ms is None
-        else upper_bound(ms, "all waiting for late ranks, and all idle time before late launches")
-    )
+    said = "all waiting for late ranks, and all idle time before late launches"
+    return None if ms is None else upper_bound(ms, said)
 
 
 def _idle_frac(case: Case, slow: str | None) -> float | None:
