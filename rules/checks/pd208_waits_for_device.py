@@ -65,7 +65,14 @@ MIN_FRAC = 0.02
 begin in one."""
 _A_STEP = 1
 """Such calls that a step may have: its loss is read."""
+_EACH_NODE = 20
+_ANOMALY = (
+    "If autograd's anomaly mode is on (set_detect_anomaly, detect_anomaly=True), turn it off: it waits for a "
+    "check of each gradient."
+)
 _SHOWN = 3
+_NUMBER = "#0123456789 "
+"""What the names of steps may end in: one is no place."""
 _ITEM = ("item", "_local_scalar_dense", "is_nonzero", "equal")
 _SIZED = ("nonzero", "masked_select", "unique", "_unique2", "unique_dim", "index", "where")
 _COPY = ("to", "_to_copy", "copy_", "cpu", "cuda")
@@ -95,7 +102,7 @@ def evaluate(case: Case) -> Verdict:
     return fires(
         reason="the host waits for the device inside the step, and the queue runs dry behind each wait",
         evidence=[*evidence, *_calls(case, groups)],
-        remedy=" ".join(_remedies(case, groups)),
+        remedy=" ".join((*_anomaly(case), *_remedies(case, groups))),
         gain=bounded(
             gain,
             ceiling(
@@ -130,8 +137,10 @@ def _calls(case: Case, groups: list[CallGroup]) -> Iterator[Evidence]:
         part = _most_ns(worst) / total  # its idle time is a part of idle.host
         yield ("idle before late launches that they may cause, at most", per_cent(part))
     places: dict[str, list[CallGroup]] = {}
+    steps_are = {step.name.rstrip(_NUMBER) for rank in case.ranks for step in rank.window.step_list}
     for group in groups:
-        names = (group.operator, (group.range_name or "").partition(",")[0], group.call_site)
+        inside = (group.range_name or "").partition(",")[0]
+        names = (group.operator, "" if inside.rstrip(_NUMBER) in steps_are else inside, group.call_site)
         where = ", ".join(name for name in names if name)
         places.setdefault(f"{group.call}{f' in {where}' if where else ''}", []).append(group)
     for label, mine in sorted(places.items(), key=lambda p: -sum(g.idle_caused_ns for g in p[1]))[:_SHOWN]:
@@ -141,6 +150,13 @@ def _calls(case: Case, groups: list[CallGroup]) -> Iterator[Evidence]:
         times = "once" if count == 1 else f"{count:,} times"
         said = f"{brief(inside)}, idle in gaps that begin in it {brief(caused)}"
         yield (f"{label}, {times}, all ranks", said)
+
+
+def _anomaly(case: Case) -> Iterator[str]:
+    """Of so many waits a step as autograd has nodes, each of which it looks for a NaN in."""
+    calls = max((r.host.sync_calls.count or 0) / max(r.window.steps, 1) for r in case.ranks)
+    if "seeks_nan" in case.program.marks and calls >= _EACH_NODE:
+        yield _ANOMALY
 
 
 def _remedies(case: Case, groups: list[CallGroup]) -> Iterator[str]:

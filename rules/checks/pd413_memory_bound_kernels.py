@@ -32,6 +32,10 @@ _TENSORRT = (
     "TensorRT fuses as it builds the engine: see which layers stay apart and what reformats lie between "
     "(trtexec --dumpLayerInfo); give inputs, outputs and plugins the formats and types of what lies beside."
 )
+_AVERAGE = (
+    "If they are of the weights' moving average (EMA): torch._foreach_lerp_ over all parameters at once, as "
+    "AveragedModel(multi_avg_fn=get_ema_multi_avg_fn(decay)) does."
+)
 _CASTS = ", or let torch.compile fuse casts with what reads them"
 _COPY_LESS = (
     "Find who asks for them (.to, .float, .contiguous, cat; under autocast each use of a FP32 weight is a "
@@ -117,7 +121,8 @@ def evaluate(case: Case) -> Verdict:
 def _how(case: Case) -> str:
     if case.program.has_no_python:
         return _TENSORRT if "tensorrt" in case.program.marks else "Do what one tensor needs in one kernel."
-    return f"{_COMPILE} {_LIBRARIES} Keep tensors contiguous and in one dtype: copies go then."
+    of_weights = f"{_AVERAGE} Else: " if {"averages", "pytorch"} <= case.program.marks else ""
+    return f"{of_weights}{_COMPILE} {_LIBRARIES} Keep tensors contiguous and in one dtype: copies go then."
 
 
 def _known(rank: RankMeasurement) -> list[OperatorEfficiency]:

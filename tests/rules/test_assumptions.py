@@ -382,7 +382,9 @@ def test_products_alone_make_no_network_of_a_program_without_python(
     [
         ("PD413", ("tensorrt", "network"), "dumpLayerInfo", "vLLM"),
         ("PD413", ("native_engine", "network"), "one kernel", "vLLM"),
-        ("PD413", ("jax", "network", "trains"), "Pallas", "torch"),
+        ("PD413", ("jax", "network", "trains", "averages"), "Pallas", "torch"),
+        ("PD413", ("pytorch", "network", "trains", "averages"), "torch._foreach_lerp_", "vLLM"),
+        ("PD413", ("pytorch", "network", "trains"), "torch.compile", "_foreach_lerp_"),
         ("PD407", ("tensorflow", "network", "trains"), "mixed_bfloat16", "GradScaler"),
     ],
 )

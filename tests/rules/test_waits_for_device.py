@@ -86,6 +86,32 @@ def test_without_a_replay_the_bound_is_what_the_host_can_get_ahead(waiting: Case
     assert any(e.label.startswith("cudaStreamSynchronize in aten::item") for e in found.evidence)
 
 
+@pytest.mark.parametrize(
+    ("marks", "waits", "told"), [("seeks_nan", 20, True), ("seeks_nan", 19, False), ("", 20, False)]
+)
+def test_anomaly_mode_is_named_where_each_operator_is_waited_for(
+    waiting: Case, marks: str, waits: int, told: bool
+) -> None:
+    """Two steps of so many waits each."""
+    (capture,) = waiting.captures
+    (rank,) = capture.ranks
+    calls = replace(rank.host.sync_calls, count=2 * waits)
+    ranks = [replace(rank, host=replace(rank.host, sync_calls=calls))]
+    program = replace(capture.program, marks=capture.program.marks | {marks})
+    found = result("PD208", replace(waiting, captures=[replace(capture, ranks=ranks, program=program)]))
+    assert ("anomaly mode" in found.remedy) == told
+
+
+def test_a_step_is_no_place(tmp_path: Path) -> None:
+    """Waits in a range of people, and in nothing but the step: the second says no place."""
+    labels = {}
+    for operator in ("log", "step 7"):
+        found = result("PD208", case_of(tmp_path, drained(steps=2, operator=operator)))
+        labels[operator] = [e.label for e in found.evidence if e.label.startswith("cudaStreamSynchronize")]
+    assert any(" in log," in label for label in labels["log"])
+    assert not any(" in " in label for label in labels["step 7"])
+
+
 @pytest.mark.parametrize(("to_host", "from_host", "reads"), [(2, 0, True), (2, 2, False), (0, 0, False)])
 def test_copies_that_read_values_are_not_told_to_be_pinned(
     to_host: int, from_host: int, reads: bool, tmp_path: Path
