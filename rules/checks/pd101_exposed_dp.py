@@ -28,6 +28,7 @@ from perfdoc.rules.facts.gradient_sums import (
     gains_nothing,
     keeps_precision,
     reduces_with_ddp,
+    sends_fp32,
     settings_of_ddp,
     summing_ranks,
     sums_in_16_bits,
@@ -184,7 +185,9 @@ def _hides_alone(case: Case, advice: Sequence[Advice]) -> bool:
     """Whether what is told hides communication and sends no less of it: compute bounds what that saves."""
     if advice:
         return {piece.knob for piece in advice} <= {QUEUES, _GRADIENTS, _WEIGHTS}
-    return sums_in_16_bits(case) is True and not _of_shards(case)
+    if reduces_with_ddp(case):
+        return not sends_fp32(case)
+    return not _of_shards(case) and (case.framework != "megatron" or sums_in_16_bits(case) is True)
 
 
 def _of_shards(case: Case) -> str:

@@ -61,11 +61,12 @@ def _is_nothing(gain: Gain) -> bool:
 
 def action_with_ddp(case: Case) -> str:
     """What to do, by hand."""
-    half = ", or in half the bytes" if _sends_fp32(case) else ""
+    half = ", or in half the bytes" if sends_fp32(case) else ""
     return f"Send DDP's gradients in other buckets{half}"
 
 
-def _sends_fp32(case: Case) -> bool:
+def sends_fp32(case: Case) -> bool:
+    """Whether gradients are known to be all-reduced in FP32."""
     rows = rows_of(case, "dp")
     return any(row.element_type == "f32" and row.collective == "all_reduce" for row in rows)
 
@@ -78,7 +79,7 @@ def settings_of_ddp(case: Case, better: str) -> str:
     words = _buckets(sum(row.count for row in sums) / steps, [row.bytes for row in sums], steps)
     if better:
         words = [f"bucket_cap_mb for {better} messages (25 by default)."]
-    if _sends_fp32(case):
+    if sends_fp32(case):
         half = "fp16" if lack_bf16(case) else "bf16"
         hook = f"model.register_comm_hook(None, {half}_compress_hook)"
         where = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"

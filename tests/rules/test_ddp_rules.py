@@ -44,6 +44,20 @@ def test_ddp_is_not_advised_where_it_runs(exposed: Case) -> None:
     assert "find_unused_parameters=False" in searching.remedy
 
 
+@pytest.mark.parametrize(("sums", "most_ms"), [("f32", 0.1), ("bf16", 0.02)])
+def test_compute_bounds_other_buckets_but_not_half_the_bytes(
+    exposed: Case, sums: str, most_ms: float
+) -> None:
+    """0.1 ms exposed of a step that computes for 0.02: no more can be hidden. Half of the bytes of FP32
+    save more."""
+    case = with_rows(shown(exposed, Ddp(searches=False)), element_type=sums)
+    (rank,) = case.ranks
+    little = replace(rank, ledger=replace(rank.ledger, compute=rank.window.steps * 20_000))
+    found = result("PD101", replace(case, captures=[replace(case.captures[0], ranks=[little])]))
+    assert ("half the bytes" in found.action) == (sums == "f32")
+    assert gain_of(found).high_ms == pytest.approx(most_ms)
+
+
 def test_ddp_is_advised_where_nothing_shows_it(exposed: Case) -> None:
     found = result("PD101", shown(exposed, None))
     assert [a.dialects["pytorch"] for a in found.advice if "pytorch" in a.dialects] == [ONE]
