@@ -63,6 +63,8 @@ def test_what_to_do_is_on_the_first_screen_and_the_ledger_follows(
 def test_a_phone_scrolls_down_only(browser: Browser, tmp_path: Path, name: str) -> None:
     with visit(browser, tmp_path, render_html(PAGES[name]()), size=PHONE) as seen:
         assert seen.page.evaluate(ROOM) == [390, 390]
+        looks = "[...document.querySelectorAll('p code')].map((code) => getComputedStyle(code).display)"
+        assert set(seen.page.evaluate(looks)) <= {"inline"}, "a sentence goes on behind it"
         seen.page.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")
         assert seen.page.evaluate(ROOM) == [390, 390]
 

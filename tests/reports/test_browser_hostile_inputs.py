@@ -100,8 +100,8 @@ def test_markup_in_every_string_is_shown_and_never_runs(browser: Browser, tmp_pa
             seen.page.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")
             for button in seen.page.locator(".sort:visible").all()[:8]:
                 button.click()
-            seen.page.mouse.wheel(0, 4000)  # past the timeline, which is drawn when it comes into view
-            seen.page.wait_for_timeout(300)
+            seen.page.locator("#timeline-still .track").first.click()
+            seen.page.wait_for_selector("#timeline-chart[data-ready]", timeout=20_000)
             assert seen.page.evaluate("window.pwned") is None
             assert "onerror=window.pwned=1" in seen.page.locator("#top").inner_text()
             assert "49" not in seen.page.locator("#inputs").inner_text().split()
