@@ -73,6 +73,8 @@ def evaluate(case: Case) -> Verdict:
     seldom = share < MIN_FRAC and len(paused) > 1 and sum(s.steps for s in paused) >= _TURNS_SEEN
     if share < MIN_FRAC and not seldom:
         return passes(evidence)
+    if seldom:
+        evidence = [("spread of the host time, the longest", brief(found.worst_spread_ns or 0))]
     slow = [s for s in found.slowest if s.beyond_chance]
     if not slow and not case.on_host and _collecting(case):
         return passes(evidence, f"{_TURNS}, because ranks collect garbage at different times: see PD202")
