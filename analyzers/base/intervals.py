@@ -45,8 +45,7 @@ class Intervals:
         # last of all stands in for it, and what is then below 0 is 0.
         begun = count_up_to(self.start_ns, time)
         beyond = np.maximum(self.end_ns.take(begun - 1) - time, 0)
-        covered: I64 = np.maximum(self._before.take(begun) - beyond, 0)
-        return covered
+        return np.asarray(np.maximum(self._before.take(begun) - beyond, 0))
 
     def covered_within(self, start_ns: Any, end_ns: Any) -> I64:
         """Nanoseconds of the set inside each [start, end)."""
@@ -134,8 +133,7 @@ def count_up_to(sorted_ns: I64, time_ns: I64) -> I64:
         return np.searchsorted(sorted_ns, time_ns, "right")
     # Few instants among many times in order: look for the instants, and count along the times.
     at = np.searchsorted(time_ns, sorted_ns, "left")
-    counted: I64 = np.cumsum(np.bincount(at, minlength=len(time_ns))[: len(time_ns)])
-    return counted
+    return np.asarray(np.cumsum(np.bincount(at, minlength=len(time_ns))[: len(time_ns)]))
 
 
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))

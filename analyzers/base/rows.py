@@ -56,7 +56,7 @@ def known_total(values: Iterable[Number | None]) -> Number | None:
     return sum(known[1:], known[0]) if known else None
 
 
-def row_keys(*columns: I64) -> tuple[I64, I64]:
+def row_keys(*columns: NDArray[np.integer[Any]]) -> tuple[I64, I64]:
     """For columns of equal length: the first row of each distinct combination, in order of appearance, and
     for every row the index of its combination.
 

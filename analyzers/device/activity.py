@@ -127,9 +127,9 @@ class Activity:
     launch_start_ns: I64
     """Start of the call that launched each; -1 unknown."""
     launch_end_ns: I64
-    launch_thread: I64
+    launch_thread: I32
     stream: I64
-    kernel: I64
+    kernel: I32
     """Row of Trace.kernels; -1 for what is no kernel."""
     is_compute: Bool
     """Kernels that are not communication, and whole CUDA graphs."""
@@ -151,7 +151,8 @@ class Activity:
 def without_launches(activity: Activity) -> Activity:
     """The same, of a file that holds only part of the events: what launched its work is not known."""
     unknown = np.full(len(activity.start_ns), -1, np.int64)
-    return replace(activity, launch_start_ns=unknown, launch_end_ns=unknown, launch_thread=unknown)
+    thread = unknown.astype(np.int32)
+    return replace(activity, launch_start_ns=unknown, launch_end_ns=unknown, launch_thread=thread)
 
 
 def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Launches) -> Activity | None:
@@ -211,18 +212,18 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
         stream=np.concatenate(
             (stream, trace.graph_launches.stream[g_rows], trace.copies.stream[c_rows])
         ).take(order),
-        kernel=np.append(k_rows, np.full(len(g_rows) + len(c_rows), -1)).take(order),
+        kernel=np.append(k_rows, np.full(len(g_rows) + len(c_rows), -1)).astype(np.int32).take(order),
         is_compute=is_compute.take(order),
     )
 
 
-def _pick(column: I64 | I32, row: I64) -> I64:
+def _pick(column: np.ndarray, row: I64) -> np.ndarray:
     """Values at rows, -1 for row -1."""
     if not len(column):
-        return np.full(len(row), -1, np.int64)
+        return np.full(len(row), -1, column.dtype)
     if row.min(initial=0) >= 0:
-        return column.take(row).astype(np.int64, copy=False)
-    return np.where(row >= 0, column[np.maximum(row, 0)], np.int64(-1))
+        return column.take(row)
+    return np.where(row >= 0, column[np.maximum(row, 0)], -1)
 
 
 def _communication(
@@ -247,7 +248,7 @@ def _communication(
         kernel=np.concatenate((kernels, np.full(len(copies), -1)))[order],
         stream=stream[order],
         launch_start_ns=_pick(trace.api_calls.start_ns, api_row),
-        launch_thread=_pick(trace.api_calls.thread, api_row),
+        launch_thread=_pick(trace.api_calls.thread, api_row).astype(np.int64),
         evidence=np.full(len(start), EVIDENCE.index("none"), np.int64),
         payload=none,
         communicator=np.zeros(len(start), np.uint64),

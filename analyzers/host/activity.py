@@ -148,8 +148,7 @@ def _launches_graph(view: DeviceView) -> Bool:
 
 
 def _inside(start: I64, end: I64, low: int, high: int) -> I64:
-    inside: I64 = np.maximum(np.minimum(end, high) - np.maximum(start, low), 0)
-    return inside
+    return np.asarray(np.maximum(np.minimum(end, high) - np.maximum(start, low), 0))
 
 
 MAX_NAMES = 15

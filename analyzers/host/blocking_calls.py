@@ -43,10 +43,10 @@ def group_calls(
     """
     if not len(rows):
         return [], 0
-    start, thread = calls.start_ns[rows], calls.thread[rows]
+    start, thread = calls.start_ns[rows], calls.thread[rows].astype(np.int64)
     nested = np.flatnonzero(trace.ranges.kind == RangeKind.PUSH_POP)
     names = (
-        calls.name[rows],
+        calls.name[rows].astype(np.int64),
         _open_at(trace.ranges, nested, start, thread),
         _open_at(trace.operators, np.arange(len(trace.operators)), start, thread),
         _open_at(trace.python_calls, np.arange(len(trace.python_calls)), start, thread),

@@ -15,7 +15,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.traces import CopyKind, Trace
-from perfdoc.traces.table import I8, Bool, unique
+from perfdoc.traces.table import I8, I32, Bool, unique
 
 
 class CallKind(IntEnum):
@@ -93,8 +93,8 @@ class HostCalls:
 
     start_ns: I64
     end_ns: I64
-    thread: I64
-    name: I64
+    thread: I32
+    name: I32
     """Index into Trace.strings."""
     kind: I8
     """CallKind."""
@@ -103,8 +103,8 @@ class HostCalls:
 
     def of_thread(self, thread: int) -> slice:
         """The rows of a thread."""
-        first, last = np.searchsorted(self.thread, (thread, thread + 1))
-        return slice(int(first), int(last))
+        ends = np.array((thread, thread + 1), np.int32)  # in their type: for no other are they copied
+        return slice(*np.searchsorted(self.thread, ends).tolist())
 
     @cached_property
     def covered(self) -> dict[int, Intervals]:
@@ -116,16 +116,14 @@ class HostCalls:
         """Rows of a kind that lie in no other call of the kind, nor in one of a kind before it."""
         rows = np.flatnonzero(self.kind <= kind)
         keep = np.ones(len(rows), bool)
-        of_thread = self.thread[rows]
-        for thread in self.threads:
-            first, last = np.searchsorted(of_thread, (thread, thread + 1))
+        for own in map(self.of_thread, self.threads):
+            first, last = np.searchsorted(rows, (own.start, own.stop))
             mine = rows[first:last]
             # In this order a call lies inside an earlier one exactly if one of them ends no earlier.
             reach = np.maximum.accumulate(self.end_ns[mine])
             inside = (self.end_ns[mine][1:] <= reach[:-1]) & (self.start_ns[mine][1:] < reach[:-1])
             keep[first + 1 : last] = ~inside
-        outer: I64 = rows[keep & (self.kind[rows] == kind)]
-        return outer
+        return np.asarray(rows[keep & (self.kind[rows] == kind)])
 
 
 def host_bounds(view: DeviceView) -> tuple[int, int]:
@@ -164,12 +162,12 @@ def host_calls(view: DeviceView, *, from_ns: int | None = None) -> HostCalls:
         kind[at[rows[at] == waiting]] = CallKind.SYNCHRONISING
 
     start, end = picked(api.start_ns, rows), picked(api.end_ns, rows)
-    thread, name = (picked(column, rows).astype(np.int64) for column in (api.thread, api.name))
+    thread, name = picked(api.thread, rows), picked(api.name, rows)
     order = _order(thread, start)
     start, end, thread, name, kind = start[order], end[order], thread[order], name[order], kind[order]
     tied = np.flatnonzero((thread[1:] == thread[:-1]) & (start[1:] == start[:-1]))
     if len(tied):  # the longest first; few are, so that the times need no copies of their own
-        at, end = unique(np.append(tied, tied + 1)), end.copy()
+        at, end, name = unique(np.append(tied, tied + 1)), end.copy(), name.copy()
         ordered = at[np.lexsort((-end[at], start[at], thread[at]))]
         for column in (end, name, kind):
             column[at] = column[ordered]
@@ -177,7 +175,7 @@ def host_calls(view: DeviceView, *, from_ns: int | None = None) -> HostCalls:
     return HostCalls(start_ns=start, end_ns=end, thread=thread, name=name, kind=kind, threads=own)
 
 
-def _order(thread: I64, start: I64) -> I64 | slice:
+def _order(thread: I32, start: I64) -> I64 | slice:
     """Order by thread and start; exports mostly are in it."""
     return slice(None) if ascends(thread, start) else np.lexsort((start, thread))
 
@@ -203,5 +201,4 @@ def _waiting_copies(view: DeviceView) -> I64:
     is_copy = said_by_names(
         trace.strings, names, lambda name: _COPY.fullmatch(plain_name(name)) is not None, False
     )
-    found: I64 = calls[is_copy]
-    return found
+    return np.asarray(calls[is_copy])

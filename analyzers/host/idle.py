@@ -16,7 +16,7 @@ from perfdoc.analyzers.device.idle import clipped
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls
 from perfdoc.records import dataclass
-from perfdoc.traces.table import I8
+from perfdoc.traces.table import I8, I32
 
 BLOCKING = (CallKind.ALLOCATION, CallKind.SYNCHRONISING, CallKind.MODULE_LOAD)
 """What keeps a thread from handing work to another one."""
@@ -34,9 +34,9 @@ class HostIdle:
     gap_start_ns: I64
     """In full length: where the device ran dry, even before the window."""
     gap_end_ns: I64
-    thread: I64
+    thread: I32
     """Of what ended the gap."""
-    before_thread: I64
+    before_thread: I32
     """Of what ran before; -1 unknown."""
     host_ns: I64
     """Host time of the gap inside the window, gc and data left out."""
@@ -125,7 +125,7 @@ def by_thread(idle: HostIdle, calls: HostCalls) -> Iterator[ThreadIdle]:
     """The idle that each launching thread may answer for."""
     piece_thread = idle.thread[idle.piece_gap]
     before = idle.before_thread[idle.piece_gap]
-    own = _grouped(piece_thread, calls.threads)
+    own = _grouped(piece_thread.astype(np.int64), calls.threads)
     free_start, free_end, free_thread = [], [], []
     for thread, rows in own.items():
         passed = rows[(before[rows] >= 0) & (before[rows] != thread)]

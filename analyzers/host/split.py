@@ -79,7 +79,7 @@ def slow_launching_ns(kernel_ns: I64, between_end_ns: I64, between_ns: I64, step
 def launching_max_ns(launch_ns: I64, between_ns: I64, steps: int, slow_ns: int) -> int:
     """The longest time from one call of a thread to the next that counts as launching, from the starts of its
     launches, ascending, the times between its calls in so many steps, and slow_launching_ns."""
-    usual = float(np.median(np.diff(launch_ns))) if len(launch_ns) > 1 else 0.0
+    usual = float(np.median(np.diff(launch_ns), overwrite_input=True)) if len(launch_ns) > 1 else 0.0
     if usual > _SPARSE_MAX_NS and not slow_ns:
         return _SPARSE_MAX_NS
     rare = max(round(_RARE_FRAC * len(between_ns)), _RARE_A_STEP * steps)
@@ -188,7 +188,6 @@ def _pauses(calls: HostCalls, thread: int, idle: Intervals, view: DeviceView, mo
     """When a thread was in no CUDA call for longer than launching takes, or most_ns, from the window's begin
     to the end of the idle time."""
     mine = calls.of_thread(thread)
-    start, kind = calls.start_ns[mine], calls.kind[mine]
     if not len(idle):
         return EMPTY
     apart = calls.covered.get(thread, EMPTY).gaps(view.window.start_ns, int(idle.end_ns[-1]))
@@ -196,13 +195,16 @@ def _pauses(calls: HostCalls, thread: int, idle: Intervals, view: DeviceView, mo
     if not most_ns:
         activity = view.activity
         kernels = (activity.kernel >= 0) & (activity.launch_thread == thread)
-        launched, steps = np.sort(activity.launch_start_ns[kernels]), view.window.steps
+        launched, steps = activity.launch_start_ns[kernels], view.window.steps
+        launched.sort()
         # Before a late launch half as long goes by since the last one, or in one time between calls.
         half = _SPARSE_MAX_NS // 2
         late = 1 + sum(np.count_nonzero(times > half) for times in (np.diff(launched), length))
         rare = late <= _RARE_A_STEP * steps
         slow_ns = 0 if rare else slow_launching_ns(launched, apart.end_ns, length, steps)
-        most_ns = launching_max_ns(start[kind == CallKind.LAUNCH], length, steps, slow_ns)
+        del launched, kernels  # for which the next takes as much
+        launches = calls.start_ns[mine][calls.kind[mine] == CallKind.LAUNCH]
+        most_ns = launching_max_ns(launches, length, steps, slow_ns)
     some = length > most_ns
     return Intervals(apart.start_ns[some], apart.end_ns[some])
 

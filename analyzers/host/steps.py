@@ -105,8 +105,7 @@ def _outermost(start_ns: I64, end_ns: I64, rows: I64) -> I64:
         return rows
     rows = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
     reach = np.maximum.accumulate(end_ns[rows])
-    outer: I64 = rows[np.append(True, end_ns[rows][1:] > reach[:-1])]
-    return outer
+    return np.asarray(rows[np.append(True, end_ns[rows][1:] > reach[:-1])])
 
 
 MAX_STEPS = 1_000

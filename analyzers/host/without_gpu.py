@@ -116,8 +116,7 @@ def _self_ns(start: I64, end: I64, parent: I64) -> I64:
     np.minimum(until, np.where(parent >= 0, end[np.maximum(parent, 0)], until), out=until)
     own = until - start
     np.subtract.at(own, parent[inner], (until - start)[inner])
-    found: I64 = np.maximum(own, 0)
-    return found
+    return np.asarray(np.maximum(own, 0))
 
 
 _APPLE = "torch.profiler records no kernels of Apple's GPUs (MPS): torch.mps.profiler and Instruments do."

@@ -45,7 +45,7 @@ def split_blocks(view: DeviceView, first: I64, last: I64) -> tuple[I64, list[Sid
     # Kernels by time are by block too: stretches follow one another.
     ends = np.flatnonzero(np.append(block[1:] != block[:-1], True)) + 1
     starts = np.concatenate(([0], ends[:-1]))
-    threads = activity.launch_thread[rows]
+    threads = activity.launch_thread[rows].astype(np.int64)
     names = _names(view, rows)
     length = activity.end_ns[rows] - activity.start_ns[rows]
     by_thread = _best_splits(threads, length, starts, ends)

@@ -14,7 +14,7 @@ import numpy as np
 from perfdoc.analyzers.host.calls import CallKind, HostCalls
 from perfdoc.records import dataclass
 from perfdoc.simulator.engine.graph import I64, NONE
-from perfdoc.traces.table import I8, Bool
+from perfdoc.traces.table import I8, I32, Bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class HostTasks:
 
     start_ns: I64
     end_ns: I64
-    thread: I64
+    thread: I32
     kind: I8
     """CallKind."""
     waits: Bool
@@ -31,7 +31,7 @@ class HostTasks:
     previous: I64
     """The call that it follows; -1 none."""
 
-    def at(self, thread: I64, time_ns: I64) -> I64:
+    def at(self, thread: I32, time_ns: I64) -> I64:
         """The call of a thread that runs at a time; -1 none."""
         found = np.full(len(time_ns), NONE, np.int64)
         calls = _by_thread(self.thread)
@@ -84,7 +84,7 @@ def _waits(calls: HostCalls, outer: I64) -> Bool:
     return found
 
 
-def _previous(start: I64, end: I64, thread: I64) -> I64:
+def _previous(start: I64, end: I64, thread: I32) -> I64:
     """The earlier call that ended last, if it ended before this one; else the thread's own previous one, or
     for a thread's first call the one that ended last before it."""
     count = len(start)
@@ -109,7 +109,7 @@ def _previous(start: I64, end: I64, thread: I64) -> I64:
     return found
 
 
-def _by_thread(thread: I64) -> dict[int, I64]:
+def _by_thread(thread: I32) -> dict[int, I64]:
     """Rows of each thread, in their order. One sort for all: a capture may have thousands of threads."""
     if not len(thread):
         return {}

@@ -95,7 +95,7 @@ def rank_tasks(view: DeviceView, most: int = EVERY) -> RankTasks:
         resource, row, launch_ns = (
             np.concatenate(parts).take(order)
             for parts in (
-                (host.thread[returns], host.thread, activity.stream[inside]),
+                (np.append(host.thread[returns], host.thread).astype(np.int64), activity.stream[inside]),
                 (returns, np.arange(calls), inside),
                 (host.end_ns[returns], host.start_ns, activity.launch_start_ns[inside]),
             )

@@ -273,9 +273,9 @@ def _kernels(view: DeviceView, tasks: RankTasks) -> tuple[I8, I64, I64]:
     duration in 16 bits."""
     count = len(tasks.start_ns)
     kernel_class, alone = np.full(count, NONE, np.int8), np.full(count, NONE, np.int64)
-    row = view.activity.kernel
-    known = np.flatnonzero((row >= 0) & (tasks.activity_task >= 0))
-    row, task = row[known], tasks.activity_task[known]
+    of_activity = view.activity.kernel
+    known = np.flatnonzero((of_activity >= 0) & (tasks.activity_task >= 0))
+    row, task = of_activity[known].astype(np.int64), tasks.activity_task[known]
     class_of = np.array([k.kernel_class for k in view.kinds.kinds], np.int8)
     kernel_class[task] = class_of[view.kinds.kind[row]]
     narrow = np.full(count, NONE, np.int64)
