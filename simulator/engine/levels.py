@@ -10,7 +10,7 @@ import numpy as np
 from perfdoc.simulator.engine.graph import I64, Edges, TaskGraph, lasting
 
 _FEW = 20_000
-_WIDE, _LOOKS = 10, 500
+_WIDE, _LOOKS = 10, 100
 """Of fewer tasks, or of fewer in a mean level after so many, plain Python is as quick."""
 
 

@@ -287,8 +287,7 @@ def _events(
     nothing = np.full(len(host), NO_ID)
 
     def both(waits: I64, host_waits: I64) -> I64:
-        found: I64 = np.concatenate([waits, host_waits])
-        return found
+        return np.asarray(np.concatenate([waits, host_waits]))
 
     syncs = {
         **place,

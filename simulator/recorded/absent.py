@@ -51,8 +51,7 @@ class Absent:
         longest = float(each @ np.diff(below**self.times)) if self.times > 1 else float(each[-1])
         waits = recorded - self.present_ns
         explained = min(max(longest - float(each.mean()), 0.0), float(waits.mean()))
-        gone: F64 = waits * (explained / max(waits.mean(), 1.0))
-        return gone
+        return np.asarray(waits * (explained / max(waits.mean(), 1.0)))
 
 
 def absent_of(job: RecordedJob, plan: Plan, recorded: F64) -> Absent:

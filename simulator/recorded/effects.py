@@ -102,8 +102,7 @@ def _over_peers(own: F64) -> F64:
     """By rank and step: how many times as long as the median of the others."""
     each = own.sum(axis=1)
     others = [usual_of(np.delete(each, m, axis=0)) for m in range(len(each))]
-    over: F64 = each / np.maximum(others, 1.0)
-    return over
+    return np.asarray(each / np.maximum(others, 1.0))
 
 
 def _never_by_chance(work: StageWork, steps: Bool | None, over: F64, own: F64, m: int) -> Bool | None:

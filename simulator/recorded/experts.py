@@ -58,5 +58,4 @@ def without_waits(works: Sequence[StageWork], slow: Sequence[Effect]) -> list[F6
 
 def _speed(work: StageWork, i: int, slow: Sequence[Effect]) -> F64:
     """What the time of each rank's device is multiplied by, to be as its peers'. i: the stage's place."""
-    found: F64 = np.prod([np.ones_like(work.takes), *(e.own[i] for e in slow if e.own)], axis=0)
-    return found
+    return np.asarray(np.prod([np.ones_like(work.takes), *(e.own[i] for e in slow if e.own)], axis=0))

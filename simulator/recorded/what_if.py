@@ -141,8 +141,7 @@ def _steps(plan: Plan, own: F64, ideal: F64, masks: Bool) -> F64:
 
 
 def _mixed(own: F64, ideal: F64, keeps: Bool, c: int) -> F64:
-    mixed: F64 = np.where(keeps[c][:, None], own[c], ideal[c])
-    return mixed
+    return np.asarray(np.where(keeps[c][:, None], own[c], ideal[c]))
 
 
 def with_late_starts(job: RecordedJob, plan: Plan) -> Plan:

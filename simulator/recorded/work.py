@@ -51,8 +51,7 @@ class StageWork:
     @property
     def experts(self) -> F64:
         """What experts compute, by rank, item and step."""
-        found: F64 = (self.stretches * self.is_experts[..., None]).sum(axis=2)
-        return found
+        return np.asarray((self.stretches * self.is_experts[..., None]).sum(axis=2))
 
     def waited_for(self, speed: F64, *, experts: bool) -> F64:
         """By rank, item and step, how much longer its unit takes between exchanges, in experts or elsewhere,
@@ -174,8 +173,7 @@ def _stretches(job: RecordedJob, cells: Sequence[Sequence[Sequence[int]]]) -> tu
 
 def usual_of(peers: F64 | Sequence[F64]) -> F64:
     """Over the first axis the median; of an even number the lower: of two the other one may be slow too."""
-    usual: F64 = np.quantile(np.asarray(peers), 0.5, axis=0, method="lower")
-    return usual
+    return np.asarray(np.quantile(np.asarray(peers), 0.5, axis=0, method="lower"))
 
 
 def as_peers(works: Sequence[StageWork], at: int, own: F64, m: int, steps: Bool) -> tuple[F64, ...]:
@@ -200,8 +198,7 @@ def pauses_of_peers(work: StageWork, own: F64, m: int) -> F64:
     mine = own[m].sum(axis=0)
     whole = found.sum(axis=1)
     part = np.minimum(1.0, (mine - mine.min()) / np.maximum(whole, 1.0))
-    pauses: F64 = np.minimum(found * part[:, None, :], own)
-    return pauses
+    return np.asarray(np.minimum(found * part[:, None, :], own))
 
 
 def scaled(

@@ -185,5 +185,4 @@ def _return(
     itself = np.where(blocked, np.minimum(length, int(np.median(free)) if len(free) else 0), length)
     builder.add(begin_task, return_task, itself, EdgeKind.HOST_ORDER)
     builder.add(np.where(blocked, task_of[waits.awaited], NONE), return_task, lag, EdgeKind.HOST_SYNC)
-    late: I64 = np.where(blocked & ~usual, own - typical, 0)
-    return late
+    return np.asarray(np.where(blocked & ~usual, own - typical, 0))

@@ -75,8 +75,7 @@ class RankFrame:
         """How long the host did something within each of these stretches, as measured; what an edit took away
         is not in it."""
         held = self.host[what].covered_within(begin_ns, end_ns) * self.host_left_frac.get(what, 1.0)
-        whole: I64 = np.round(held).astype(np.int64)
-        return whole
+        return np.asarray(np.round(held).astype(np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -168,6 +168,18 @@ def test_quick_ways_do_what_plain_python_does(how: str, data: st.DataObject) -> 
         assert results() == fast
 
 
+def test_times_that_were_run_are_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last of three tasks waits 5 behind the first: of 1, 2 and 3 it ends at 1 + 5 + 3; of 2, 1 and 3,
+    whose sum is the same, at 10."""
+    made = graph([1, 2, 3], [(0, 2, 5), (1, 2, 0)], {0: 0, 1: 0})
+    turned, loop, runs = replace(made, duration_ns=np.array([2, 1, 3])), engine._schedule_tasks, list[int]()
+    monkeypatch.setattr(engine, "_MANY", 10**9)
+    monkeypatch.setattr(engine, "_schedule_tasks", lambda *lists: runs.append(loop(*lists)))
+    ends = [schedule(replace(one)).end_ns.tolist() for one in (made, made, turned, turned)]
+    assert ends == [[1, 2, 9], [1, 2, 9], [2, 1, 10], [2, 1, 10]]
+    assert len(runs) == 2
+
+
 def test_of_many_ranks_a_level_runs_at_once_and_a_narrow_graph_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

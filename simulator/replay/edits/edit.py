@@ -142,5 +142,4 @@ def with_lags(rebuilt: Rebuilt, lag_ns: I64) -> Rebuilt:
 def between_calls(rebuilt: Rebuilt) -> Bool:
     """By edge: whether its lag is what the host did between two calls."""
     kind = rebuilt.graph.edges.kind
-    found: Bool = (kind == EdgeKind.HOST_ORDER) | (kind == EdgeKind.HOST_HANDOVER)
-    return found
+    return np.asarray((kind == EdgeKind.HOST_ORDER) | (kind == EdgeKind.HOST_HANDOVER))

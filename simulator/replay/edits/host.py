@@ -65,8 +65,7 @@ def _with_less(frame: RankFrame, what: str, keep_frac: float) -> RankFrame:
 
 
 def _gone(inside_ns: I64, keep_frac: float) -> I64:
-    gone: I64 = np.round(inside_ns * (1 - keep_frac)).astype(np.int64)
-    return gone
+    return np.asarray(np.round(inside_ns * (1 - keep_frac)).astype(np.int64))
 
 
 _GRAPHS_UNCERTAINTY_FRAC = 0.2

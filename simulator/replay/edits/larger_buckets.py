@@ -140,8 +140,7 @@ def _other_work_ns(rebuilt: Rebuilt, rank: int, between: I64) -> I64:
         other += frame.held_ns(what, begin, end)
     own = np.maximum(lag - other, 0)
     most = int(_LONGER * np.median(own)) if len(own) else 0
-    stays: I64 = lag - np.minimum(own, most)
-    return stays
+    return np.asarray(lag - np.minimum(own, most))
 
 
 _UNCERTAINTY_FRAC = 0.5
@@ -234,8 +233,7 @@ def _first_of_step(rebuilt: Rebuilt, mine: I64) -> I64:
     bounds = np.sort(np.concatenate((frame.step_starts_ns, frame.optimizer_starts_ns)))
     stretch = np.maximum.accumulate(np.searchsorted(bounds, rebuilt.launch_ns[mine], "right"))
     begins = np.append(True, stretch[1:] != stretch[:-1])
-    first: I64 = np.flatnonzero(begins)[np.cumsum(begins) - 1]
-    return first
+    return np.asarray(np.flatnonzero(begins)[np.cumsum(begins) - 1])
 
 
 def _next_known(known: Bool) -> I64:

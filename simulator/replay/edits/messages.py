@@ -97,8 +97,7 @@ def latency_of_any(rebuilt: Rebuilt, dimension: str) -> float:
 def beyond_latency(took_ns: I64, latency_ns: float, factor: float | I64 | F64) -> F64:
     """What messages take whose time beyond the latency is so many times as long."""
     fixed = np.minimum(latency_ns, took_ns)
-    longer: F64 = fixed + (took_ns - fixed) * factor
-    return longer
+    return np.asarray(fixed + (took_ns - fixed) * factor)
 
 
 def fitted_line(size_bytes: I64, duration_ns: I64) -> tuple[float, float]:

@@ -150,5 +150,4 @@ def _every_other(pair: Bool) -> I64:
         return at
     begins = np.append(True, np.diff(at) > 1)
     start = at[begins][np.cumsum(begins) - 1]
-    found: I64 = at[(at - start) % 2 == 0]
-    return found
+    return np.asarray(at[(at - start) % 2 == 0])

@@ -122,8 +122,7 @@ def awaiting(rebuilt: Rebuilt, tasks: I64, kinds: tuple[EdgeKind, ...] = tuple(E
     mine = chosen[edges.source] & (place[edges.target] >= 0) & np.isin(edges.kind, kinds)
     first = np.full(len(place), len(work), np.int64)
     np.minimum.at(first, edges.source[mine], place[edges.target[mine]])
-    found: I64 = np.append(work, NONE)[first]
-    return found
+    return np.asarray(np.append(work, NONE)[first])
 
 
 @dataclass(frozen=True, kw_only=True)

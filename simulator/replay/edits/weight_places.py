@@ -107,8 +107,7 @@ def _cumulated(weights: F64) -> F64:
     total = weights.sum(axis=1, keepdims=True)
     # A rank without experts: like everything else.
     weights = np.where(total > 0, weights, weights[:1])
-    found: F64 = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
-    return found
+    return np.asarray(np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True))
 
 
 def _places(
