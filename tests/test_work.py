@@ -81,8 +81,8 @@ def _counted(program: str, capture: str, folder: Path) -> dict[str, Any]:
 
 
 CAPTURES = [
-    pytest.param("nsys/gpt_small_full_step_a100.sqlite", 32_300, 134_500, id="gpt"),
-    pytest.param("nsys/windows_rtx5000.sqlite", 2_600, 107_500, id="windows"),
+    pytest.param("nsys/gpt_small_full_step_a100.sqlite", 32_300, 136_000, id="gpt"),
+    pytest.param("nsys/windows_rtx5000.sqlite", 2_600, 109_000, id="windows"),
     pytest.param("kineto/vllm_moe_tp8_b200_rank0.json.gz", 9_700, 231_000, id="vllm"),
 ]
 """A capture; searches of patterns, calls of perfdoc's functions at most.
@@ -96,8 +96,8 @@ def test_a_small_capture_takes_no_more_modules_and_compiler_runs(capture: str, t
     """A compiler run is an annotation or a condition of the catalogue, none of a source file."""
     counts = _counted(_IMPORTS, capture, tmp_path / "imports")
     assert counts["unused"] == (["nanoarrow", "sqlite3"] if capture.endswith("sqlite") else [])
-    assert counts["modules"] <= 791  # nanoarrow has 22 small ones, pyarrow 11 large ones
-    assert counts["ours"] <= 481
+    assert counts["modules"] <= 795  # nanoarrow has 22 small ones, pyarrow 11 large ones
+    assert counts["ours"] <= 485
     assert counts["compiled"] <= 243  # a kernel's few arguments have a form of their own; tables in YAML
 
 
