@@ -261,6 +261,10 @@ def test_who_is_named_comes_with_its_price_and_evidence() -> None:
     bound = row("PD303", "cause", 9.5, 0.1, predicted=False)
     said, _ = verdict_of([two_steps(compute=120, dp=80)], [bound], [found], seen(blamed="It costs."))
     assert said.endswith(": up to 9.5 ms of the 95 ms step.")
+    # Of a replayed step that is shorter than the bound there is no share.
+    larger = replace(bound, gain_frac=None)
+    said, _ = verdict_of([two_steps(compute=120, dp=80)], [larger], [found], seen())
+    assert said.endswith(": up to 9.5 ms a step.")
 
 
 def test_compute_is_to_blame_where_it_can_save_more_than_any_loss() -> None:

@@ -262,13 +262,15 @@ def _base(ranks: Sequence[Rank]) -> str:
 
 
 def _price(row: Opportunity) -> str:
-    """`9.54 ms of the 97.2 ms step`, on the base of all shares of the list; of an upper bound `up to`."""
+    """`9.54 ms of the 97.2 ms step`, on the base of all shares of the list; of an upper bound `up to`, and of
+    one that is more than that base `a step`."""
     gain = row.gain
-    if gain is None or gain.high_ms is None or not row.gain_frac:
+    if gain is None or not gain.high_ms:
         return "its price is not known"
     ms = gain.mid_ms if gain.is_predicted and gain.mid_ms is not None else gain.high_ms
     most = "" if gain.is_predicted else "up to "
-    return f"{most}{brief(ms * 1e6)} of the {brief(ms * 1e6 / row.gain_frac)} {row.gain_per}"
+    of = f"of the {brief(ms * 1e6 / row.gain_frac)}" if row.gain_frac else "a"
+    return f"{most}{brief(ms * 1e6)} {of} {row.gain_per}"
 
 
 def _what(loss: str, frac: float, ranks: Sequence[Rank], seen: Evidence) -> str:
