@@ -23,7 +23,14 @@ F64: TypeAlias = NDArray[np.float64]
 Bool: TypeAlias = NDArray[np.bool_]
 _T = TypeVar("_T", bound=np.generic)
 
-_DTYPES = {"I64": np.int64, "I32": np.int32, "U64": np.uint64, "I8": np.int8, "Bool": np.bool_}
+_DTYPES = {
+    "I64": np.int64,
+    "I32": np.int32,
+    "U64": np.uint64,
+    "I8": np.int8,
+    "F64": np.float64,
+    "Bool": np.bool_,
+}
 _columns: Any = cache(lambda kind: [(f.name, _DTYPES[str(f.type)]) for f in fields(kind)])
 """Name and type of each; the standard library's own look is a third of making a short table."""
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.records import dataclass
-from perfdoc.traces.table import F64, median
+from perfdoc.traces.table import F64, Table, median
 
 STEEPEST = 5e-4
 """No two clocks run apart faster than this; ns per ns."""
@@ -24,8 +23,8 @@ _OUTLIER_ERRORS = 4.0
 """An edge that is off by so many of its errors counts half."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Edges:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Edges(Table):
     """value[to] - value[from] was measured to be `difference`, with a standard error."""
 
     source: I64
@@ -33,18 +32,6 @@ class Edges:
     difference: F64
     error: F64
     """Above 0."""
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def take(self, keep: NDArray[np.bool_]) -> Edges:
-        """The edges that a mask selects."""
-        return Edges(
-            source=self.source[keep],
-            target=self.target[keep],
-            difference=self.difference[keep],
-            error=self.error[keep],
-        )
 
 
 def components(edges: Edges, nodes: int) -> tuple[I64, I64]:

@@ -18,7 +18,7 @@ from perfdoc.profiling import vocabulary
 from perfdoc.profiling.vocabulary import parse_compute
 from perfdoc.records import dataclass
 from perfdoc.traces import RangeKind
-from perfdoc.traces.table import Bool, unique
+from perfdoc.traces.table import Bool, Table, unique
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +155,8 @@ def work_of_passes(
     return compute | union(start_ns[inside], end_ns[inside]) if inside.any() else compute
 
 
-@dataclass(frozen=True, kw_only=True)
-class Passes:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Passes(Table):
     """Passes on the device by start time: from the first activity launched in the range to the last end."""
 
     step: I64
@@ -166,9 +166,6 @@ class Passes:
     """As the ranges say; -1 unknown."""
     start_ns: I64
     end_ns: I64
-
-    def __len__(self) -> int:
-        return len(self.step)
 
 
 def numbered_micro_batches(passes: Passes) -> int | None:

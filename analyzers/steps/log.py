@@ -11,14 +11,14 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.profiling.logs import StepRecord, read_steps
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.records import dataclass
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import Bool, Table
 
 MAX_STEP_NS = 86_400_000_000_000
 """A step of a day is a damaged line."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoggedSteps:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoggedSteps(Table):
     """Steps of one rank by number, each once."""
 
     step: I64
@@ -36,16 +36,6 @@ class LoggedSteps:
         after = np.zeros(len(self.step), bool)
         after[1:] = self.profiled[:-1]
         return ~self.profiled & ~after
-
-    def of(self, rows: I64 | Bool) -> LoggedSteps:
-        """The steps that a mask or an index selects."""
-        return LoggedSteps(
-            step=self.step[rows],
-            duration_ns=self.duration_ns[rows],
-            data_ns=self.data_ns[rows],
-            garbage_ns=self.garbage_ns[rows],
-            profiled=self.profiled[rows],
-        )
 
 
 def read_logged_steps(run_directory: Path | None) -> dict[int, LoggedSteps]:
@@ -93,7 +83,7 @@ def of_the_job(ranks: Mapping[int, LoggedSteps]) -> LoggedSteps | None:
     for rank in ranks.values():
         common = rank.step if common is None else np.intersect1d(common, rank.step)
     assert common is not None
-    rows = [r.of(np.searchsorted(r.step, common)) for r in ranks.values()]
+    rows = [r.take(np.searchsorted(r.step, common)) for r in ranks.values()]
     return LoggedSteps(
         step=common,
         duration_ns=np.median([r.duration_ns for r in rows], axis=0).astype(np.int64),

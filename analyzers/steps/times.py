@@ -55,9 +55,9 @@ def measure_step_times(ranks: Sequence[RankSteps], logs: Mapping[int, LoggedStep
         warmup, overhead = WarmUp.missing(reason, _HOW_LOG), ProfilerOverhead.missing(reason, _HOW_LOG)
         steady = None
     else:
-        unprofiled = job.of(job.unprofiled)
+        unprofiled = job.take(job.unprofiled)
         warmup = _warmup(unprofiled)
-        steady = unprofiled.of(np.arange(warmup.steps or 0, len(unprofiled.step)))
+        steady = unprofiled.take(np.arange(warmup.steps or 0, len(unprofiled.step)))
         overhead = _overhead(job.duration_ns[job.profiled], steady.duration_ns)
     outliers = analysed_outliers(measured)
     if steady is not None:
@@ -92,7 +92,7 @@ def _levels(job: LoggedSteps | None, steady: LoggedSteps | None) -> dict[str, An
         return {}
     from perfdoc.analyzers.steps.levels import MOST_STEPS, joined, levels
 
-    steady = steady.of(np.arange(max(len(steady.step) - MOST_STEPS, 0), len(steady.step)))
+    steady = steady.take(np.arange(max(len(steady.step) - MOST_STEPS, 0), len(steady.step)))
     times = np.asarray(steady.duration_ns, np.float64)
     bounds = [*joined(times, levels(times)), len(times)][-MAX_LEVELS - 1 :]
     found = [

@@ -99,7 +99,7 @@ def collections_of(logs: Mapping[int, LoggedSteps]) -> tuple[Counted | None, Cou
     job = of_the_job(logs)
     if job is None:
         return None, None
-    free = job.of(job.unprofiled)
+    free = job.take(job.unprofiled)
     if len(free.step) < FREE_STEPS_MIN:
         return None, None
     first = int(free.step[warmup_steps(free.duration_ns) or 0])

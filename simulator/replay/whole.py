@@ -116,7 +116,7 @@ _WHICH = ("unprofiled", "profiled")
 
 
 def _of(logs: Mapping[int, LoggedSteps], which: str, take: Callable[[LoggedSteps], I64]) -> I64:
-    parts = [take(log.of(getattr(log, which))) for log in logs.values()]
+    parts = [take(log.take(getattr(log, which))) for log in logs.values()]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
@@ -125,9 +125,9 @@ def _of_job(logs: Mapping[int, LoggedSteps], take: Callable[[LoggedSteps], I64])
     job = of_the_job(logs)
     if job is None:
         return dict.fromkeys(_WHICH, np.empty(0, np.int64))
-    free = job.of(job.unprofiled)
-    free = free.of(np.arange(warmup_steps(free.duration_ns) or 0, len(free.step)))
-    return {"unprofiled": take(free), "profiled": take(job.of(job.profiled))}
+    free = job.take(job.unprofiled)
+    free = free.take(np.arange(warmup_steps(free.duration_ns) or 0, len(free.step)))
+    return {"unprofiled": take(free), "profiled": take(job.take(job.profiled))}
 
 
 def _rest_ns(log: LoggedSteps) -> I64:

@@ -214,14 +214,7 @@ def _whole_steps(passes: Passes, steps: int) -> Passes:
     backwards = np.bincount(passes.step[~passes.is_forward], minlength=steps)
     usual = np.bincount(forwards[forwards > 0]).argmax() if (forwards > 0).any() else 0
     keep = np.flatnonzero((forwards == usual) & (backwards == usual))
-    mine = np.isin(passes.step, keep)
-    return Passes(
-        step=passes.step[mine],
-        is_forward=passes.is_forward[mine],
-        micro_batch=passes.micro_batch[mine],
-        start_ns=passes.start_ns[mine],
-        end_ns=passes.end_ns[mine],
-    )
+    return passes.take(np.isin(passes.step, keep))
 
 
 def _exposed(view: DeviceView, start: I64, end: I64) -> dict[str, I64]:

@@ -202,10 +202,10 @@ def test_collections_are_worth_what_they_take_without_the_profiler() -> None:
         profiled=np.arange(1, 7) == 5,
     )
     assert free_lengths({0: log}).gc_frac == pytest.approx(0.5)
-    assert free_lengths({0: log.of(log.step < 5)}).gc_frac is None
+    assert free_lengths({0: log.take(log.step < 5)}).gc_frac is None
     assert free_lengths({}).gc_frac is None
     assert free_lengths({0: log}).step_frac == pytest.approx(0.8)
-    assert free_lengths({0: log.of(log.step > 2)}).step_frac is None
+    assert free_lengths({0: log.take(log.step > 2)}).step_frac is None
 
 
 def test_gains_are_of_the_window_without_the_profiler(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def _of_rows(
         raise TraceError(path, "holds no step log.", "Give a folder of `perfdoc run` or of record().")
     let = require_whole(path, of_a_directory(directory, world_size, ends), incomplete_frac)
     counted = steady(job.duration_ns[job.unprofiled].tolist())
-    steady_steps = job.of(np.flatnonzero(job.unprofiled)[counted["warmup_steps"] :])
+    steady_steps = job.take(np.flatnonzero(job.unprofiled)[counted["warmup_steps"] :])
     of_ranks = [r.duration_ns[np.searchsorted(r.step, steady_steps.step)] for r in ranks.values()]
     return {
         "source": encodable(path.resolve().name),
@@ -178,7 +178,7 @@ def _of_rows(
         **counted,
         **cost_of(np.array(of_ranks)),
         "logged_ns": _logged(steady_steps, np.median),
-        "logged_mean_ns": _logged(steady_steps.of(kept(steady_steps.duration_ns)), np.mean),
+        "logged_mean_ns": _logged(steady_steps.take(kept(steady_steps.duration_ns)), np.mean),
     }, let
 
 
