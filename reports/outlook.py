@@ -15,7 +15,7 @@ from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss,
 from perfdoc.results.names import listed, shorten
 from perfdoc.results.quality import HANG, PAGES
 from perfdoc.results.ranking import AS_SLOW
-from perfdoc.results.ranks import computing_longer, longest_step_ns
+from perfdoc.results.ranks import computing_longer, in_steps, longest_step_ns
 from perfdoc.results.waits import may_be_data
 
 _NAMED = 3
@@ -74,7 +74,7 @@ def gain_together(diagnosis: Diagnosis) -> str:
         return f"{len(names)} changes each have a predicted gain; simulated together they gain nothing."
     steps = [p.step_ns for p in diagnosis.analyses.gains.predictions if p.step_ns]
     said = f"{len(names)} changes together ({listed(names, _NAMED)}): "
-    of = "step" if all(rank.window.steps for rank in diagnosis.ranks) else "window"
+    of = "step" if in_steps(diagnosis.ranks) else "window"
     per = "per step" if of == "step" else "in this window"
     low, mid, high = (rough(ms or 0.0) for ms in (both.gain.low_ms, both.gain.mid_ms, both.gain.high_ms))
     part = ""

@@ -50,7 +50,9 @@ def holds(ranked: Ranked, diagnosis: Diagnosis) -> str:
     if not 0 < _MORE * own_ms < ms or not base_ns / _MORE < longest_ns < base_ns * _MORE:
         return ""
     family, _, leaf = part.partition(".")
-    named = {_BUBBLE: leaf}.get(part, f"exposed {leaf.upper()}" if family == "exposed_comm" else family)
+    named = leaf if part == _BUBBLE else family
+    if family == "exposed_comm":
+        named = f"exposed {leaf.upper()}"
     return f"{rough(own_ms)} {named} + {rough(ms - own_ms)} {shorten(rule.with_it)}"
 
 

@@ -27,6 +27,7 @@ from perfdoc.results import Diagnosis, Rank
 from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.figures import Scale, duration, scale_for, share, signed_share
 from perfdoc.results.names import base_name, shorten
+from perfdoc.results.ranks import in_steps, units_of
 from perfdoc.results.roles import RolesAnalysis, length_ns
 
 HATCHES = {
@@ -125,8 +126,7 @@ def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:
     own = [_of_ranks(part.leaf, diagnosis) for part in parts]
     shown = [i for i, value in enumerate(total) if value]
     windows_ns = sum(rank.window.duration_ns for rank in ranks)
-    in_steps = all(rank.window.kind == "steps" and rank.window.steps for rank in ranks)
-    units = [rank.window.steps if in_steps else 1 for rank in ranks]
+    units = units_of(ranks)
     groups = [
         (
             heading,
@@ -156,7 +156,7 @@ def time_view(diagnosis: Diagnosis, roles: RolesAnalysis | None) -> TimeView:
         zero=[leaf for leaf, value in zip(LEAVES, total, strict=True) if not value],
         total_ns=sum(total),
         mean_ns=round(sum(total) / sum(units)),
-        per="a step" if in_steps else "a window",
+        per="a step" if in_steps(ranks) else "a window",
         windows_ns=windows_ns,
         groups=groups if len(ranks) > 1 else [],
         drawn=len(drawn_ranks(ranks, roles)),

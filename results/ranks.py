@@ -248,15 +248,23 @@ _ONE_FIGURE_FRAC = 0.01
 """Of the mean: the longest rank's step is the same to a reader."""
 
 
-def longest_step_ns(ranks: Iterable[Rank]) -> float:
+def in_steps(ranks: Iterable[Rank]) -> bool:
+    """Whether every window is made of steps: figures are of a step then, else of a window."""
+    return all(rank.window.kind == "steps" and rank.window.steps for rank in ranks)
+
+
+def units_of(ranks: Sequence[Rank]) -> list[int]:
+    """The steps of each rank's window; 1 each where any is not made of steps."""
+    return [rank.window.steps for rank in ranks] if in_steps(ranks) else [1] * len(ranks)
+
+
+def longest_step_ns(ranks: Sequence[Rank]) -> float:
     """The mean step of the rank whose steps are longest, of which gains are shares; the longest window, where
     any is not made of steps."""
-    windows = [rank.window for rank in ranks]
-    in_steps = all(window.steps for window in windows)
-    return max(window.duration_ns / (window.steps if in_steps else 1) for window in windows)
+    return max(rank.window.duration_ns / n for rank, n in zip(ranks, units_of(ranks), strict=True))
 
 
-def shown_step_ns(mean_ns: float, ranks: Iterable[Rank]) -> float:
+def shown_step_ns(mean_ns: float, ranks: Sequence[Rank]) -> float:
     """What stands for the mean step or window of all ranks: the longest rank's, if that is as long."""
     longest_ns = longest_step_ns(ranks)
     return longest_ns if longest_ns <= (1 + _ONE_FIGURE_FRAC) * mean_ns else mean_ns

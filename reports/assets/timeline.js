@@ -1,5 +1,6 @@
 // The timeline that zooms: drawn by plotly.js, which takes seconds to unpack and draw, so that it is unpacked once
-// somebody zooms: a button, a key, or a click on the picture, which shows the same until then. Each view is drawn in a bounded number of columns; what is narrower than one shares it, by height.
+// somebody zooms: a button, a key, or a click on the picture, which shows the same until then. Each view is drawn in
+// a bounded number of columns; what is narrower than one shares it, by height.
 (() => {
   "use strict";
   const element = (id) => document.getElementById(id);

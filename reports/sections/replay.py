@@ -9,6 +9,7 @@ from perfdoc.reports.over_ranks import on_host
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, share, time, word
 from perfdoc.results import Diagnosis, Replay, ReplayAnalysis, figures
 from perfdoc.results.names import shorten
+from perfdoc.results.ranks import in_steps
 
 _RANKS_MOST = 16
 _METHODS = {"ceiling": "upper bound", "model": "job model"}
@@ -62,7 +63,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
 
 def _how_well(diagnosis: Diagnosis, found: ReplayAnalysis, replays: Sequence[Replay]) -> Iterator[str]:
     off = figures.signed_share(abs(found.error_frac or 0.0), 2).removeprefix("+")
-    of = "step" if all(rank.window.steps for rank in diagnosis.ranks) else "window"
+    of = "step" if in_steps(diagnosis.ranks) else "window"
     said = f"Replay of the unedited {of} is within {off} of the measured {of}"
     job = found.job
     yield from _first_steps(replays if job is None or job.state != "measured" else [job])
@@ -118,8 +119,7 @@ def _together(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _per(diagnosis: Diagnosis) -> str:
     """Windows without steps have no gain per step."""
-    steps = all(rank.window.steps for rank in diagnosis.ranks)
-    return "per step" if steps else "in this window"
+    return "per step" if in_steps(diagnosis.ranks) else "in this window"
 
 
 def _by_rank(job: Replay) -> Grid:

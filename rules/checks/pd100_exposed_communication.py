@@ -71,13 +71,8 @@ def messages(case: Case, dimensions: Collection[str]) -> list[Messages]:
     for row in (row for rank in case.ranks for row in rank.communication):
         if row.dimension in dimensions:
             rows.setdefault(row.collective, []).append(row)
-    found = [_together(collective, mine, _units(case)) for collective, mine in rows.items()]
+    found = [_together(collective, mine, max(1, case.units)) for collective, mine in rows.items()]
     return sorted(found, key=lambda m: -m.exposed_ns)
-
-
-def _units(case: Case) -> int:
-    """Steps of all ranks, or their windows."""
-    return sum(r.window.steps for r in case.ranks if case.unit == "step") or max(1, len(case.ranks))
 
 
 def _together(collective: str, rows: list[Communication], per: int) -> Messages:
@@ -249,7 +244,7 @@ def _reason(found: Sequence[Messages], elsewhere: str) -> str:
 def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:
     """What hides or shortens each collective, whichever dimension it serves."""
     kernels = (kernel for rank in case.ranks for kernel in rank.kernel_times if _SYNC_NORM in kernel.name)
-    norms = sum(kernel.count for kernel in kernels) / _units(case)
+    norms = sum(kernel.count for kernel in kernels) / max(1, case.units)
     less = f"send them as few large ones ({_BUCKETS}several tensors in one call or one flat tensor)."
     parts = [
         f"The {m.count:,.0f} {m.words} operations a {case.unit} are mostly small and cost their latency: "

@@ -67,9 +67,8 @@ META = Meta(
 
 def evaluate(case: Case) -> Verdict:
     """Fires where the GPUs together compute for `WORTH_A_VERDICT_FRAC` less than the step."""
-    units = [max(r.window.steps, 1) if case.unit == "step" else 1 for r in case.ranks]
-    each = [r.ledger.compute / n for r, n in zip(case.ranks, units, strict=True)]
-    whole = [r.ledger.total / n for r, n in zip(case.ranks, units, strict=True)]
+    each = [r.ledger.compute / case.units_of(r) for r in case.ranks]
+    whole = [r.ledger.total / case.units_of(r) for r in case.ranks]
     ordered = sorted(zip((r.device.ordinal for r in case.ranks), each, strict=True))
     shown = ", ".join(f"{brief(ns)} (GPU {gpu})" for gpu, ns in ordered[:_SHOWN])
     evidence = [(f"compute of a {case.unit}", shown)]

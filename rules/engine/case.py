@@ -207,6 +207,15 @@ class Case:
         """The unit of gains: a step if every window is made of steps, else the window."""
         return "step" if self.ranks and self._all_of_steps else "window"
 
+    def units_of(self, rank: RankMeasurement) -> int:
+        """How many of these units the window of a rank has: its steps, or 1."""
+        return rank.window.steps if self.unit == "step" else 1
+
+    @property
+    def units(self) -> int:
+        """Those of all ranks together; 0 without a rank."""
+        return sum(map(self.units_of, self.ranks))
+
     @cached_property
     def unjudged(self) -> dict[str, str]:
         """By the code of a rule why it does not judge, empty where it does: those that were asked for."""

@@ -49,24 +49,20 @@ def most_saved_ms(
     """
     if not case.ranks:
         return None
-    units = [r.window.steps if case.unit == "step" else 1 for r in case.ranks]
     waits, beside = waiting_ns(case), waiting_ns(case, on_hosts=False)
-    alone = min((of(r) + waits[id(r)]) / n for r, n in zip(case.ranks, units, strict=True))
+    alone = min((of(r) + waits[id(r)]) / case.units_of(r) for r in case.ranks)
     if anywhere:  # what waits for a host is lost once, beside communication too; what a device computes stays
-        once = (max(of(r), _idle_ns(r)) + beside[id(r)] for r in case.ranks)
-        alone = min(alone, *(ns / n for ns, n in zip(once, units, strict=True)))
+        once = ((max(of(r), _idle_ns(r)) + beside[id(r)]) / case.units_of(r) for r in case.ranks)
+        alone = min(alone, *once)
     if anywhere or exposed:
-        kept = (0 if r.on_host else r.ledger.compute for r in case.ranks)
-        left = (r.ledger.total - ns for r, ns in zip(case.ranks, kept, strict=True))
-        alone = min(alone, *(ns / n for ns, n in zip(left, units, strict=True)))
-    each = [of(r) / n for r, n in zip(case.ranks, units, strict=True)]
+        left = ((r.ledger.total - r.ledger.compute * (not r.on_host)) / case.units_of(r) for r in case.ranks)
+        alone = min(alone, *left)
+    each = [of(r) / case.units_of(r) for r in case.ranks]
     if len(each) == 1:
         return alone / 1e6
     together = sum(each) * max((case.job.world_size or 0) / len(each), 1.0)
     if not anywhere:
-        hosts = (
-            (waits[id(r)] - beside[id(r)]) / n for r, n in zip(case.ranks, units, strict=True) if in_turn
-        )
+        hosts = ((waits[id(r)] - beside[id(r)]) / case.units_of(r) for r in case.ranks if in_turn)
         together = min(together, _ALIKE * max(each) * _stages(case) + max(hosts, default=0))
     return min(alone, together) / 1e6
 
@@ -90,8 +86,8 @@ def waited_for_ms(
     """What the ranks that wait for some late ones can save without these: of each its waiting, the least of
     all. None where every rank is late. on_hosts: see waiting_ns."""
     waits = waiting_ns(case, on_hosts=on_hosts)
-    units = ((r, r.window.steps if case.unit == "step" else 1) for r in case.ranks if not late(r))
-    return min((waits[id(r)] / n / 1e6 for r, n in units), default=None)
+    others = (r for r in case.ranks if not late(r))
+    return min((waits[id(r)] / case.units_of(r) / 1e6 for r in others), default=None)
 
 
 def waiting_ns(case: Case, *, on_hosts: bool = True) -> Mapping[int, int]:
@@ -129,14 +125,18 @@ def predicted(case: Case, *keys: str) -> Gain | None:
     return best_of(p.gain for key in keys if (p := case.prediction(key)) is not None)
 
 
+def _counts(gain: Gain) -> float:
+    """What a millisecond of a predicted gain counts beside others."""
+    return 1.0 if gain.key not in CHANGES or CHANGES[gain.key].exact else _INEXACT
+
+
 def best_of(gains: Iterable[Gain]) -> Gain | None:
     """The largest prediction, of a change of numerics if four times as large; without one the largest upper
     bound; else None."""
     found = list(gains)
     replayed = [g for g in found if g.is_predicted]
     if replayed:
-        counts = {key: 1.0 if change.exact else _INEXACT for key, change in CHANGES.items()}
-        return max(replayed, key=lambda g: ((g.mid_ms or 0.0) * counts.get(g.key, 1.0), g.low_ms or 0.0))
+        return max(replayed, key=lambda g: ((g.mid_ms or 0.0) * _counts(g), g.low_ms or 0.0))
     ceilings = [g for g in found if g.method == "ceiling"]
     return max(ceilings, key=lambda g: g.high_ms or 0.0) if ceilings else None
 

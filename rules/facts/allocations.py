@@ -26,8 +26,8 @@ def allocates_less(case: Case) -> str:
 
 def allocating_calls(case: Case) -> Iterator[Evidence]:
     """`12 cudaFree, 2 cudaMalloc` a step."""
-    units, calls = sum(rank.window.steps for rank in case.ranks) or len(case.ranks), Counter[str]()
+    calls = Counter[str]()
     for group in (group for rank in case.ranks for group in rank.host.alloc_calls.groups):
         calls[group.call] += group.count
-    most = calls.most_common(_SHOWN)
-    yield (f"calls a {case.unit}", ", ".join(f"{significant(n / units)} {shorten(c, 48)}" for c, n in most))
+    most = [f"{significant(n / case.units)} {shorten(c, 48)}" for c, n in calls.most_common(_SHOWN)]
+    yield (f"calls a {case.unit}", ", ".join(most))

@@ -84,7 +84,7 @@ def most_by_replay(
     if launches_go:
         said.insert(1, "the launches that go are in it")
     else:
-        lost_ms = max(of(r) / (r.window.steps if case.unit == "step" else 1) for r in case.ranks) / 1e6
+        lost_ms = max(of(r) / case.units_of(r) for r in case.ranks) / 1e6
         if len(case.ranks) > 1:
             # One rank waits for another: what both lose one after the other is gained.
             lost_ms = max(lost_ms, replayed.mid_ms or 0.0)

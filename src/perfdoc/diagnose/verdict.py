@@ -11,7 +11,7 @@ from perfdoc.results import Opportunity, Rank, RuleResult
 from perfdoc.results.figures import brief, plural, share, significant
 from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss, outside_of
 from perfdoc.results.names import opening, sentences, shorten
-from perfdoc.results.ranks import computing_longer, shown_step_ns
+from perfdoc.results.ranks import computing_longer, in_steps, shown_step_ns, units_of
 from perfdoc.results.step_times import StepTimes
 from perfdoc.results.tables import CollectiveSize
 from perfdoc.rules.facts.capture import SLOWED
@@ -129,7 +129,7 @@ def _of_time(
     worth_ms = (gain.mid_ms or gain.high_ms or 0.0) if gain is not None else 0.0
     if (outside := outside_of(ranks)) is not None and outside.outside_ns >= worth_ms * 1e6:
         return once.beside_steps(outside, _gpus(ranks))
-    part = brief(frac * whole_ns / _units(ranks))
+    part = brief(frac * whole_ns / sum(units_of(ranks)))
     if account.graphs_frac(ranks) > _MOSTLY:
         hidden = (
             f"{share(account.graphs_frac(ranks))} of kernel time is in CUDA graphs traced as a whole: what "
@@ -148,11 +148,11 @@ def _of_time(
         slowed = _profiler(ranks, seen) if seen.late_host else ()
         return f"{rule.blames}: {_price(first)}.", " ".join([found, *slowed, *more])
     if first is not None and first.blamed == "compute":
-        price = _price(first)
         if rule is not None and rule.ends.startswith("idle."):
-            return f"{price}, {share(first.gain_frac or 0.0)}: {rule.reason} (with {rule.with_it}).", why
+            what = f"{rule.reason} (with {rule.with_it})"
+            return f"{_price(first)}, {share(first.gain_frac or 0.0)}: {what}.", why
         what = rule.reason if rule is not None else "a simulated change makes it shorter"
-        return f"{computes} of the {_base(ranks)} is compute; {what}: {price.split(' of the ')[0]}.", why
+        return f"{computes} of the {_base(ranks)} is compute; {what}: {_saved(first)}.", why
     if not loss:
         return f"All of the {_base(ranks)} is compute{wrong or seen.mostly}.", why
     what = _what(loss, frac, ranks, seen)
@@ -183,7 +183,7 @@ def _first_problem(rows: Sequence[Opportunity], rules: Mapping[str, RuleResult])
     rule = rules.get(row.codes[0]) if row is not None and row.codes else None
     if row is None or rule is None or rule.level != "problem":
         return ""
-    return f"; {rule.reason}" + (f": {_price(row).partition(' of the ')[0]}" if row.gain is not None else "")
+    return f"; {rule.reason}" + (f": {_saved(row)}" if row.gain is not None else "")
 
 
 def _longest(ranks: Sequence[Rank], *, in_short: bool = False) -> str:
@@ -207,10 +207,10 @@ def _collectives(dimension: str, ranks: Sequence[Rank], seen: Evidence) -> Itera
     most = max(sorted(kinds), key=lambda kind: sum(row.exposed_ns for row in rows if row.collective == kind))
     of = [row for row in rows if row.collective == most]
     some = seen.ranks_of_job is not None and seen.ranks_of_job > len(ranks)
-    often = sum(row.count for row in of) / _units(ranks)
+    often = sum(row.count for row in of) / sum(units_of(ranks))
     what = most.replace("_", "-") or "unnamed communication"
     said = [f"Mostly {what}: {significant(often)} a {_unit(ranks)}"]
-    said += [each] if (each := message_sizes(of, _units(ranks))) else []
+    said += [each] if (each := message_sizes(of, sum(units_of(ranks)))) else []
     hidden, own = sum(row.hidden_ns for row in of), sum(row.total_ns for row in of)
     said += [f"{share(hidden / own)} under compute"] if own else []
     rates = [(row.bus_bandwidth_gbps, row.total_ns) for row in of if row.bus_bandwidth_gbps is not None]
@@ -242,35 +242,29 @@ _MOSTLY = 0.5
 """Of kernel time, inside graphs; of what stages lose, transfer."""
 
 
-def _units(ranks: Sequence[Rank]) -> int:
-    """Steps of all ranks, or windows where these are not made of steps."""
-    return sum(rank.window.steps for rank in ranks) if _in_steps(ranks) else len(ranks)
-
-
-def _in_steps(ranks: Sequence[Rank]) -> bool:
-    return all(rank.window.kind == "steps" and rank.window.steps for rank in ranks)
-
-
 def _unit(ranks: Sequence[Rank]) -> str:
-    return "step" if _in_steps(ranks) else "window"
+    return "step" if in_steps(ranks) else "window"
 
 
 def _base(ranks: Sequence[Rank]) -> str:
     """`220 ms step`, the mean over ranks."""
-    mean_ns = sum(rank.ledger_ns.total for rank in ranks) / _units(ranks)
+    mean_ns = sum(rank.ledger_ns.total for rank in ranks) / sum(units_of(ranks))
     return f"{brief(shown_step_ns(mean_ns, ranks))} {_unit(ranks)}"
 
 
 def _price(row: Opportunity) -> str:
-    """`9.54 ms of the 97.2 ms step`, on the base of all shares of the list; of an upper bound `up to`, and of
-    one that is more than that base `a step`."""
-    gain = row.gain
-    if gain is None or not gain.high_ms:
+    """`9.54 ms of the 97.2 ms step`, on the base of all shares of the list, where it has one."""
+    if row.gain is None or not row.gain.size_ms or not row.gain_frac:
+        return _saved(row)
+    return f"{_saved(row)} of the {brief(row.gain.size_ms * 1e6 / row.gain_frac)} {row.gain_per}"
+
+
+def _saved(row: Opportunity) -> str:
+    """`9.54 ms`; of an upper bound `up to`, and of one that is more than the base of shares `a step`."""
+    if row.gain is None or not row.gain.size_ms:
         return "its price is not known"
-    ms = gain.mid_ms if gain.is_predicted and gain.mid_ms is not None else gain.high_ms
-    most = "" if gain.is_predicted else "up to "
-    of = f"of the {brief(ms * 1e6 / row.gain_frac)}" if row.gain_frac else "a"
-    return f"{most}{brief(ms * 1e6)} {of} {row.gain_per}"
+    most = "" if row.gain.is_predicted else "up to "
+    return f"{most}{brief(row.gain.size_ms * 1e6)}" + ("" if row.gain_frac else f" a {row.gain_per}")
 
 
 def _what(loss: str, frac: float, ranks: Sequence[Rank], seen: Evidence) -> str:
