@@ -180,9 +180,8 @@ def _choice(knob: Knob, text: str) -> str:
     if not knob.choices:
         known = {value.upper(): value for value in knob.usual}
         near = nearest(text.upper(), known, SHORTEST_AT_PLACE)
-        if (
-            near and near != text.upper() and _DIGITS.findall(near) == _DIGITS.findall(text)
-        ):  # another version
+        same_version = near is not None and _DIGITS.findall(near) == _DIGITS.findall(text)
+        if near and near != text.upper() and same_version:
             raise ValueError(f"is {text}, which is no known value; {known[near]} is")
         return text
     for choice in knob.choices:

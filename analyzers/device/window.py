@@ -167,7 +167,8 @@ def find_window(
             counts = launched.share_between(marks.start_ns, marks.end_ns)[0]
             stuck_ns = 0 if on_host else _stuck_ns(trace, activity, int(marks.start_ns[-1]))
             marks, cut, hangs = without_last(marks, longest_ns, stuck_ns)
-            end_so, hung = HANGS if hangs else _BETWEEN, (int(counts[-1]), int(counts[-2]))
+            end_so = HANGS if hangs else _BETWEEN
+            hung = int(counts[-1]), int(counts[-2])
             steps, ranges = _host_steps(marks) if on_host else _tile(activity, marks, no_id)
         else:  # a hang is no piece of a step
             cut = f"{shorten(steps[-1].name, 48)} never closes: it counts to its last work's end."

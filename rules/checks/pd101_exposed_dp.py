@@ -9,6 +9,7 @@ from perfdoc.rules.engine.needs import WINDOW
 from perfdoc.rules.engine.rule import Case, Level, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.degrees import CP, TP
 from perfdoc.rules.facts.exposed import (
+    WITH_WAITS,
     ceiling_of_transfer,
     communication,
     hidden_frac,
@@ -43,7 +44,7 @@ META = Meta(
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide"),
     topic="comm_overlap",
     time=("exposed_comm.dp",),
-    with_it=("waits that it may end", "waits that it may end"),
+    with_it=WITH_WAITS,
     needs=(WINDOW, communication("dp")),
     advice=(
         "dp_overlap",

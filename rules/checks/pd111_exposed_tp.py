@@ -8,6 +8,7 @@ from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, informs, passes
 from perfdoc.rules.facts.degrees import shapes_change
 from perfdoc.rules.facts.exposed import (
+    WITH_WAITS,
     ceiling_of_transfer,
     exposed_evidence,
     exposed_ns,
@@ -26,7 +27,7 @@ META = Meta(
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="comm_overlap",
     time=("exposed_comm.tp",),
-    with_it=("waits that it may end", "waits that it may end"),
+    with_it=WITH_WAITS,
     needs=TP_NEEDS,
     advice=(
         "tp_overlap_enable",

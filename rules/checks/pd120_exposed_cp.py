@@ -16,7 +16,14 @@ from perfdoc.rules.facts.context_parallel import (
     two_levels,
 )
 from perfdoc.rules.facts.degrees import heads_of
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged, level_of, surely_saved
+from perfdoc.rules.facts.exposed import (
+    WITH_WAITS,
+    ceiling_of_transfer,
+    communication,
+    judged,
+    level_of,
+    surely_saved,
+)
 
 META = Meta(
     title="Exposed context-parallel communication",
@@ -24,7 +31,7 @@ META = Meta(
     sources=("Megatron-Bridge guide", "NeMo guide", "megatron-core notes"),
     topic="long_sequence",
     time=("exposed_comm.cp",),
-    with_it=("waits that it may end", "waits that it may end"),
+    with_it=WITH_WAITS,
     needs=(GPUS, WINDOW, communication("cp")),
     advice=(
         "cp_configurable",

@@ -16,7 +16,7 @@ from perfdoc.rules.facts.degrees import (
     nvlink_domain,
     without_tensor_ranks,
 )
-from perfdoc.rules.facts.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns
+from perfdoc.rules.facts.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns, rows_of
 
 META = Meta(
     title="Tensor parallelism across NVLink domains",
@@ -48,7 +48,7 @@ def evaluate(case: Case) -> Verdict:
         ("GPUs of an NVLink domain", str(domain)),
         exposed_evidence(case, "tp", share),
     ]
-    rates = [row.bus_bandwidth_gbps for r in case.ranks for row in r.communication if row.dimension == "tp"]
+    rates = [row.bus_bandwidth_gbps for row in rows_of(case, "tp")]
     if known := [rate for rate in rates if rate is not None]:
         evidence.append(("lowest bus bandwidth of its collectives", f"{significant(min(known))} GB/s"))
     if not leaves_nvlink(case):

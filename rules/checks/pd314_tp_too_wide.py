@@ -21,7 +21,7 @@ from perfdoc.rules.facts.degrees import (
     sequence_of,
     why_unknown,
 )
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged, transfer_ns
+from perfdoc.rules.facts.exposed import WITH_WAITS, ceiling_of_transfer, communication, judged, transfer_ns
 from perfdoc.rules.facts.memory_need import too_large
 from perfdoc.rules.facts.overlaps import tp_overlap_allowed
 from perfdoc.rules.facts.smaller_mapping import splits_too_far
@@ -32,7 +32,7 @@ META = Meta(
     sources=("Megatron-Bridge guide", "NeMo guide", "LLM training guide", "megatron-core notes"),
     topic="parallel_mapping",
     time=("exposed_comm.tp",),
-    with_it=("waits that it may end", "waits that it may end"),
+    with_it=WITH_WAITS,
     needs=(
         GPUS,
         several(

@@ -3,7 +3,7 @@ compute, or a shared expert's, can hide them."""
 
 from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged, time_ns
+from perfdoc.rules.facts.exposed import WITH_WAITS, ceiling_of_transfer, judged, time_ns
 from perfdoc.rules.facts.overlaps import EP_NEEDS, ep_overlap, exchange
 
 META = Meta(
@@ -12,7 +12,7 @@ META = Meta(
     sources=("Megatron-Bridge guide", "NeMo guide", "Megatron-LM guide", "megatron-core notes"),
     topic="moe",
     time=("exposed_comm.ep",),
-    with_it=("waits that it may end", "waits that it may end"),
+    with_it=WITH_WAITS,
     needs=EP_NEEDS,
     advice=(
         "moe_ep_overlap_future",

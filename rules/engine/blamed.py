@@ -74,12 +74,11 @@ def _blamed(
         about = [*(at for at in late if (rows[at].gain_frac or 0) > (rows[about[0]].gain_frac or 0)), *about]
     told = about or [at for at, r in enumerate(rows) if r.kind == "unmeasured" and _is_about(r, loss, times)]
     if about and loss.startswith("exposed_comm") and len(case.ranks) > 1:
-        idles = (at for at in sized if rows[at].codes and found[rows[at].codes[0]].ends.startswith("idle."))
-        codes = rows[about[0]].codes
-        hint = (
-            bool(codes) and found[codes[0]].level != "problem"
-        )  # worth a try: half of the loss, surely, is more
-        for at in idles:
+        by = {at: found.get("".join(rows[at].codes[:1])) for at in sized}
+        of_first = by[about[0]]
+        hint = of_first is not None and of_first.level != "problem"
+        for at in (at for at, rule in by.items() if rule is not None and rule.ends.startswith("idle.")):
+            # Beside a hint, which is worth a try, half of the loss is more where it is sure.
             half = hint and at < about[0] and _is_sure(rows[at]) and (rows[at].gain_frac or 0.0) >= lost / 2
             if half or _surely_more(rows[at], rows[about[0]]):
                 return at, "compute"

@@ -113,7 +113,8 @@ def fitted(case: Case, meta: Meta, verdict: Verdict) -> Verdict:
     def said(text: str) -> str:
         for one in broken:
             text = text.replace(one.words, one.instead)
-        for name in (case.program.vendor, *(case.program.marks & {"paddle"}), *["cpu"] * case.on_host):
+        host = ["cpu"] if case.on_host else []
+        for name in (case.program.vendor, *(case.program.marks & {"paddle"}), *host):
             text = _in_terms(text, words().terms.get(name, ()))
         return " ".join(_HOLES.sub(lambda hole: hole[1] or hole[2] or "", text).split())
 

@@ -65,6 +65,10 @@ def usual_link(case: Case, ranks: int, stride: int) -> Link | None:
     return Link(gbps=min(nvlink, inside * _NETWORK_GBPS[gpu.architecture]), crosses=True, inside=inside)
 
 
+WITH_WAITS = ("waits that it may end",) * 2
+"""What ends with exposed communication: `Meta.with_it`."""
+
+
 def server_link(gpu: str | None, ranks: int) -> tuple[str, float] | None:
     """(name, 10^9 bytes per second and direction) of the links between so many GPUs of a usual server."""
     family = gpu_family(gpu) if 2 <= ranks <= 8 and "800" not in (gpu or "") else None

@@ -16,6 +16,7 @@ from perfdoc.results.waits import LATE_WORDS, Straggler
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import Gain
 from perfdoc.rules.facts.culprit_words import look_at_device
+from perfdoc.rules.facts.exposed import seen
 
 MOSTLY = 0.5
 """Of what it computes longer."""
@@ -109,7 +110,7 @@ def as_spread(case: Case, label: str, words: str, gain: Gain | None) -> Gain | N
     if gain is None or not gain.is_predicted or not words.startswith(("It runs", _MORE)):
         return gain
     computes = {
-        name: rank.ledger.compute / (max(rank.window.steps, 1) if case.unit == "step" else 1) / 1e6
+        name: rank.ledger.compute / case.units_of(rank) / 1e6
         for rank, name in zip(case.ranks, case.job.labels, strict=False)
     }
     moved = max(computes[label] - sum(computes.values()) / len(computes), 0.0)
@@ -126,9 +127,8 @@ def _of_experts(
     by_class: dict[KernelClass, float] = {}
     for k in own.values():
         by_class[k.kernel_class] = by_class.get(k.kernel_class, 0.0) + k.total_ns - k.count * lengths[k.name]
-    exchanged = any(row.dimension == "ep" for rank in case.ranks for row in rank.communication)
     products, attention = (by_class.get(c, 0.0) for c in (KernelClass.GEMM, KernelClass.ATTENTION))
-    return exchanged and products >= MOSTLY * longer_ns and attention < (1 - NEARLY_ALL) * longer_ns
+    return seen(case, "ep") and products >= MOSTLY * longer_ns and attention < (1 - NEARLY_ALL) * longer_ns
 
 
 def longer_times(case: Case, label: str) -> float | None:

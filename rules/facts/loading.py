@@ -1,13 +1,14 @@
 """How batches are loaded: by worker processes or not, and what to do where these do not keep up."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.stalls import wait_kind
 from perfdoc.patterns import pattern_of
 from perfdoc.results.figures import per_cent
+from perfdoc.results.host import ThreadWait
 from perfdoc.results.names import shorten
 from perfdoc.rules.engine.gain import RankMeasurement
 from perfdoc.rules.engine.rule import Case
@@ -215,11 +216,15 @@ def pause_words(case: Case) -> str:
     return f"{often.pop() if len(often) == 1 else ''}{f', in {where}' if where else ''}"
 
 
+def _waits(ranks: Sequence[RankMeasurement]) -> Iterator[ThreadWait]:
+    return (wait for rank in ranks for wait in rank.host.idle_split.waits)
+
+
 def awaited_call(case: Case, ranks: Sequence[RankMeasurement] = ()) -> str:
     """The call of the C library or of MPI that hosts of these ranks, or of all, mostly wait in; empty where
     none is most of it."""
     waits = Counter[str]()
-    for wait in (wait for rank in ranks or case.ranks for wait in rank.host.idle_split.waits):
+    for wait in _waits(ranks or case.ranks):
         waits[shorten(wait.call or "", 64)] += wait.idle_ns
     where, ns = waits.most_common(1)[0] if waits else ("", 0)
     return where if ns >= _MOST * sum(map(awaiting_ns, ranks or case.ranks)) else ""
@@ -227,17 +232,15 @@ def awaited_call(case: Case, ranks: Sequence[RankMeasurement] = ()) -> str:
 
 def sends(case: Case) -> bool:
     """Whether hosts mostly wait in calls that write or send: nobody waits for a batch there, or computes."""
-    waits = [wait for rank in case.ranks for wait in rank.host.idle_split.waits]
-    inside = sum(wait.idle_ns for wait in waits if wait.kind == "write")
+    inside = sum(wait.idle_ns for wait in _waits(case.ranks) if wait.kind == "write")
     return inside >= _MOST * sum(map(awaiting_ns, case.ranks)) > 0
 
 
 def exchanges_by_mpi(case: Case, copied_ns: int = 0) -> bool:
     """Whether hosts mostly wait in calls of MPI that exchange. copied_ns: and what they copy so long is what
     they exchange, which between hosts takes about as long at least."""
-    waits = [wait for rank in case.ranks for wait in rank.host.idle_split.waits]
     calls = pattern_of(r"(?i)P?MPI_(?!I?barrier|Init|Finalize)\w+")
-    inside = sum(wait.idle_ns for wait in waits if calls.fullmatch(wait.call or ""))
+    inside = sum(wait.idle_ns for wait in _waits(case.ranks) if calls.fullmatch(wait.call or ""))
     return inside >= _MOST * max(sum(map(awaiting_ns, case.ranks)), copied_ns) > 0
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -148,11 +148,6 @@ def _run(
     return returned
 
 
-_Paths: TypeAlias = tuple[I64, I64, I64, I64, I64, I64, I64, I64, list[int], list[int]]
-"""(tasks behind the first of a path, the edge of each, the first ones, each task's path, tasks path by path,
-the place of each there, edges of the first ones, what those come from, its paths, where each one's begin)."""
-
-
 def _fill_past_paths(graph: TaskGraph, end: I64) -> bool:
     """Fill when each task ends. Those that wait for one other alone, without a release, end a known time
     after it: of each path of such tasks the first one is run. False where some within paths have releases."""
@@ -163,17 +158,18 @@ def _fill_past_paths(graph: TaskGraph, end: I64) -> bool:
     if (before := ran.get(totals)) is not None and all(map(np.array_equal, before, times)):
         end[:] = before[-1]
         return True
-    behind, by, first, path, order, place, edge, source, waits, begins = _paths(edges)
-    if (graph.release_ns[behind] != NO_RELEASE).any():
+    paths = _paths(edges)
+    if (graph.release_ns[paths.behind] != NO_RELEASE).any():
         return False
     own = duration.copy()
-    own[behind] += edges.lag_ns[by]
-    passed = own[order].cumsum()[place]
-    since = passed - passed[first][path]  # the end of the path's first task
-    columns = duration[first], graph.release_ns[first], edges.lag_ns[edge] + since[source], first
-    own_ns, release, lag, ends = (column.tolist() for column in columns)
-    _schedule_tasks(own_ns, release, begins, waits, lag, ends)
-    np.add(np.array(ends, np.int64)[path], since, out=end)
+    own[paths.behind] += edges.lag_ns[edges.first[paths.behind]]
+    passed = own[paths.order].cumsum()[paths.place]
+    since = passed - passed[paths.first][paths.path]  # the end of the path's first task
+    lag = edges.lag_ns[paths.edge] + since[edges.source[paths.edge]]
+    columns = duration[paths.first], graph.release_ns[paths.first], lag, paths.first
+    own_ns, release, lag_ns, ends = (column.tolist() for column in columns)
+    _schedule_tasks(own_ns, release, paths.begins, paths.waits, lag_ns, ends)
+    np.add(np.array(ends, np.int64)[paths.path], since, out=end)
     if len(ran) * sum(map(len, times)) < _MANY // 4:
         ran[totals] = [column.copy() for column in (*times, end)]
     return True
@@ -182,6 +178,28 @@ def _fill_past_paths(graph: TaskGraph, end: I64) -> bool:
 _ran_with: Callable[[Edges], dict[tuple[int, ...], list[I64]]] = lasting(lambda _edges: {})
 """By their sums: durations, releases and lags that were run, and when each task ended. Many sets of changes
 come to the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Paths:
+    """Tasks of which each waits for the one before it alone, path by path; edges as rows of `Edges`."""
+
+    behind: I64
+    """Tasks behind the first of a path."""
+    first: I64
+    """The first tasks."""
+    path: I64
+    """Each task's path."""
+    order: I64
+    """All tasks, path by path."""
+    place: I64
+    """Each task's place there."""
+    edge: I64
+    """Edges of the first tasks."""
+    waits: list[int]
+    """The path that each comes from."""
+    begins: list[int]
+    """Where among these edges each path's begin."""
 
 
 @lasting
@@ -199,9 +217,16 @@ def _paths(edges: Edges) -> _Paths:
     order, place = np.argsort(head, kind="stable"), np.empty_like(tasks)
     place[order] = tasks
     path, edge = (np.cumsum(is_first) - 1)[head], np.flatnonzero(is_first[edges.target])
-    source, begins = edges.source[edge], [0, *np.cumsum(counts[is_first]).tolist()]
-    firsts, by = np.flatnonzero(is_first), edges.first[behind]
-    return behind, by, firsts, path, order, place, edge, source, path[source].tolist(), begins
+    return _Paths(
+        behind=behind,
+        first=np.flatnonzero(is_first),
+        path=path,
+        order=order,
+        place=place,
+        edge=edge,
+        waits=path[edges.source[edge]].tolist(),
+        begins=[0, *np.cumsum(counts[is_first]).tolist()],
+    )
 
 
 def is_to_compile() -> bool:
