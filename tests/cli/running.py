@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import os
 import signal
 import subprocess
@@ -54,13 +55,19 @@ class Ended:
     output: str
 
 
+_MARK = "PERFDOC_TEST_RUN"
+"""A variable that only one run's processes have: two machines' runs share a folder."""
+_numbers = itertools.count()
+
+
 @dataclass(frozen=True)
 class Running:
-    """A started `perfdoc run` in a folder of its own."""
+    """A started `perfdoc run`."""
 
     folder: Path
     process: subprocess.Popen[str]
     out: str
+    mark: str
 
     @classmethod
     def start(
@@ -74,6 +81,7 @@ class Running:
     ) -> Running:
         """Start `perfdoc run ARGUMENTS` (-o `out` goes first) in `folder`; it measures no peak, which takes
         longer than most of these runs."""
+        mark = f"{os.getpid()}-{next(_numbers)}"
         command = [*before, sys.executable, "-m", "perfdoc", "run", "--no-peak", "-o", out, *arguments]
         with (folder / f"{name}.out").open("w") as stdout, (folder / f"{name}.err").open("w") as stderr:
             process = subprocess.Popen(
@@ -82,9 +90,9 @@ class Running:
                 stdout=stdout,
                 stderr=stderr,
                 text=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+                env={**os.environ, "OMP_NUM_THREADS": "1", _MARK: mark, **env},
             )
-        return cls(folder / name, process, out)
+        return cls(folder / name, process, out, mark)
 
     def wait_for_steps(self, count: int, *, rank: int = 0, timeout_s: float = 120) -> None:
         """Until a rank has logged `count` steps."""
@@ -148,21 +156,16 @@ class Running:
             raise
 
     def _ours(self) -> list[int]:
-        """Processes of the launch: in its folder, and started by it."""
+        """Processes of the launch, not those of another run in the same folder."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal() or int(entry.name) == self.process.pid:
                 continue
             environ = _read(int(entry.name), "environ")
-            here = f"PWD={self.folder.parent}".encode() in environ or self._cwd(entry)
-            if here and any(word.startswith(b"PERFDOC_LAUNCH=") for word in environ):
+            ours = f"{_MARK}={self.mark}".encode() in environ
+            if ours and any(word.startswith(b"PERFDOC_LAUNCH=") for word in environ):
                 found.append(int(entry.name))
         return found
-
-    def _cwd(self, entry: Path) -> bool:
-        with contextlib.suppress(OSError):
-            return (entry / "cwd").readlink() == self.folder.parent
-        return False
 
 
 def _read(pid: int, of: str) -> list[bytes]:
