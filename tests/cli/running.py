@@ -124,7 +124,7 @@ class Running:
         try:
             code = self.process.wait(timeout=timeout_s)
         finally:
-            self._kill()
+            self.kill()
         said = self.folder.with_suffix(".err").read_text().splitlines()
         lines = [
             line for line in said if not line.startswith("step ") and "perfdoc.trainer.launcher" not in line
@@ -140,7 +140,8 @@ class Running:
             time.sleep(0.1)
         return left
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """End all of it that still runs."""
         for pid in [self.process.pid, *self._ours()]:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -152,7 +153,7 @@ class Running:
         try:
             yield
         except BaseException:
-            self._kill()
+            self.kill()
             raise
 
     def _ours(self) -> list[int]:

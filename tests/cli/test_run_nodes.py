@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.profiling.nsys.command import find_nsys, nvtx_trouble
-from tests.cli.running import ENDLESS, SMALL, Running, needs_training
+from tests.cli.running import ENDLESS, SMALL, Ended, Running, needs_training
 from tests.cli.test_analyze import leaves
 
 pytestmark = pytest.mark.slow
@@ -43,6 +44,14 @@ def start(folder: Path, outs: tuple[str, str], *arguments: str, where: str = "")
     return nodes
 
 
+def end(nodes: list[Running]) -> list[Ended]:
+    """Wait for both, and leave neither where one does not end."""
+    with contextlib.ExitStack() as left:
+        for node in nodes:
+            left.callback(node.kill)
+        return [node.end() for node in nodes]
+
+
 def by_first_rank(folder: Path, nodes: list[Running], outs: tuple[str, str]) -> tuple[int, int]:
     """Which machine had rank 0, and the other."""
     said = [(folder / f"node{number}.err").read_text() for number in (0, 1)]
@@ -59,7 +68,7 @@ def test_a_shared_folder_is_analysed_once(tmp_path: Path, profiler: str, where: 
             pytest.skip("no nsys that gets our ranges is named by PERFDOC_NSYS or on PATH")
     outs = ("out", "out")
     nodes = start(tmp_path, outs, *SMALL, "train_iters=6", "--profiler", profiler, *WINDOW, where=where)
-    ended = [node.end() for node in nodes]
+    ended = end(nodes)
     assert [each.code for each in ended] == [0, 0], [each.lines for each in ended]
     first, other = by_first_rank(tmp_path, nodes, outs)
     assert "perfdoc: wrote out/report/report.html" in ended[first].lines[-1]
@@ -79,7 +88,7 @@ def test_a_shared_folder_is_analysed_once(tmp_path: Path, profiler: str, where: 
 def test_folders_of_their_own_are_told_to_be_brought_together(tmp_path: Path) -> None:
     outs = ("first", "second")
     nodes = start(tmp_path, outs, *SMALL, "train_iters=6", "--profiler", "torch", *WINDOW)
-    ended = [node.end() for node in nodes]
+    ended = end(nodes)
     assert [each.code for each in ended] == [0, 0], [each.lines for each in ended]
     assert any(line.startswith("perfdoc: no trace of rank 1 is in first") for line in ended[0].lines)
     assert ended[1].lines[-1].startswith("perfdoc: second holds rank 1 alone")
@@ -90,7 +99,7 @@ def test_a_stop_on_one_machine_stops_both(tmp_path: Path) -> None:
     nodes = start(tmp_path, ("out", "out"), *ENDLESS, "--profiler", "none", "save=saved")
     nodes[0].wait_for_steps(5)
     nodes[1].process.send_signal(signal.SIGTERM)
-    ended = [node.end() for node in nodes]
+    ended = end(nodes)
     assert [each.code for each in ended] == [130, 130], [each.lines for each in ended]
     assert len(list((tmp_path / "saved").glob("step_*/metadata.json"))) == 1
 
@@ -99,7 +108,7 @@ def test_a_killed_rank_ends_both_machines(tmp_path: Path) -> None:
     nodes = start(tmp_path, ("out", "out"), *ENDLESS, "--profiler", "none")
     nodes[0].wait_for_steps(5)
     os.kill(nodes[1].rank_pid(1), signal.SIGKILL)
-    ended = [node.end() for node in nodes]
+    ended = end(nodes)
     assert [each.code for each in ended] == [1, 1]
     assert ended[1].lines[1].startswith("perfdoc: rank 1 was killed (SIGKILL)")
     assert "check the messages of other machines" in ended[0].lines[1]
