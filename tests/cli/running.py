@@ -55,6 +55,8 @@ class Ended:
     output: str
 
 
+HANGS_S = 400.0
+"""For what takes ten seconds on two idle cores."""
 _MARK = "PERFDOC_TEST_RUN"
 """A variable that only one run's processes have: two machines' runs share a folder."""
 _numbers = itertools.count()
@@ -94,14 +96,14 @@ class Running:
             )
         return cls(folder / name, process, out, mark)
 
-    def wait_for_steps(self, count: int, *, rank: int = 0, timeout_s: float = 120) -> None:
+    def wait_for_steps(self, count: int, *, rank: int = 0, timeout_s: float = HANGS_S) -> None:
         """Until a rank has logged `count` steps."""
         steps = self.folder.parent / self.out / "steps" / f"rank{rank}.jsonl"
         self.wait_for(
             lambda: steps.exists() and len(steps.read_text().splitlines()) >= count, timeout_s=timeout_s
         )
 
-    def wait_for(self, ready: Callable[[], bool], *, timeout_s: float = 120) -> None:
+    def wait_for(self, ready: Callable[[], bool], *, timeout_s: float = HANGS_S) -> None:
         """Until something is true of the running run."""
         give_up = time.monotonic() + timeout_s
         with self._gone_on_failure():
@@ -119,7 +121,7 @@ class Running:
                 return pid
         raise AssertionError(f"no process of rank {rank}")
 
-    def end(self, timeout_s: float = 120) -> Ended:
+    def end(self, timeout_s: float = HANGS_S) -> Ended:
         """Wait for the end."""
         try:
             code = self.process.wait(timeout=timeout_s)
@@ -134,7 +136,7 @@ class Running:
     def survivors(self, wait_s: float = 3) -> list[int]:
         """Processes that the run left behind; before `end`, which clears them away."""
         with self._gone_on_failure():
-            self.process.wait(timeout=120)
+            self.process.wait(timeout=HANGS_S)
         give_up = time.monotonic() + wait_s
         while (left := self._ours()) and time.monotonic() < give_up:
             time.sleep(0.1)

@@ -7,16 +7,18 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from perfdoc.profiling.nsys.command import find_nsys, nvtx_trouble
-from tests.cli.running import ENDLESS, SMALL, Ended, Running, needs_training
+from tests.cli.running import ENDLESS, SMALL, Running, needs_training
 from tests.cli.test_analyze import leaves
 
 pytestmark = pytest.mark.slow
 
+Start = Callable[..., list[Running]]
 WINDOW = ("--profile-start", "3", "--profile-steps", "2")
 
 
@@ -31,25 +33,27 @@ def meeting() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def start(folder: Path, outs: tuple[str, str], *arguments: str, where: str = "") -> list[Running]:
-    """Two machines with a rank each; `where`: how they meet, else by their numbers."""
-    place = meeting()
-    nodes = []
-    for number, out in enumerate(outs):
-        meet = where.format(place=place) or f"--node-rank={number} --rdzv-endpoint={place}"
-        # The second says how many ranks a machine has, the first leaves it to the configuration.
-        ranks = ["--nproc-per-node=1"] if number else []
-        torchrun = ["--", "--nnodes=2", *ranks, *meet.split()]
-        nodes.append(Running.start(folder, *arguments, *torchrun, out=out, name=f"node{number}"))
-    return nodes
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Two machines with a rank each; neither is left running where the other does not end.
 
-
-def end(nodes: list[Running]) -> list[Ended]:
-    """Wait for both, and leave neither where one does not end."""
+    `where`: how they meet, else by their numbers.
+    """
     with contextlib.ExitStack() as left:
-        for node in nodes:
-            left.callback(node.kill)
-        return [node.end() for node in nodes]
+
+        def both(outs: tuple[str, str], *arguments: str, where: str = "") -> list[Running]:
+            place = meeting()
+            nodes = []
+            for number, out in enumerate(outs):
+                meet = where.format(place=place) or f"--node-rank={number} --rdzv-endpoint={place}"
+                # The second says how many ranks a machine has, the first leaves it to the configuration.
+                ranks = ["--nproc-per-node=1"] if number else []
+                torchrun = ["--", "--nnodes=2", *ranks, *meet.split()]
+                nodes.append(Running.start(tmp_path, *arguments, *torchrun, out=out, name=f"node{number}"))
+                left.callback(nodes[-1].kill)
+            return nodes
+
+        yield both
 
 
 def by_first_rank(folder: Path, nodes: list[Running], outs: tuple[str, str]) -> tuple[int, int]:
@@ -61,14 +65,14 @@ def by_first_rank(folder: Path, nodes: list[Running], outs: tuple[str, str]) -> 
 
 @pytest.mark.parametrize("where", ["", "--rdzv-backend=c10d --rdzv-id=1 --rdzv-endpoint={place}"])
 @pytest.mark.parametrize("profiler", ["torch", "nsys"])
-def test_a_shared_folder_is_analysed_once(tmp_path: Path, profiler: str, where: str) -> None:
+def test_a_shared_folder_is_analysed_once(start: Start, tmp_path: Path, profiler: str, where: str) -> None:
     if profiler == "nsys":
         found = find_nsys()
         if found is None or nvtx_trouble(found) is not None:
             pytest.skip("no nsys that gets our ranges is named by PERFDOC_NSYS or on PATH")
     outs = ("out", "out")
-    nodes = start(tmp_path, outs, *SMALL, "train_iters=6", "--profiler", profiler, *WINDOW, where=where)
-    ended = end(nodes)
+    nodes = start(outs, *SMALL, "train_iters=6", "--profiler", profiler, *WINDOW, where=where)
+    ended = [node.end() for node in nodes]
     assert [each.code for each in ended] == [0, 0], [each.lines for each in ended]
     first, other = by_first_rank(tmp_path, nodes, outs)
     assert "perfdoc: wrote out/report/report.html" in ended[first].lines[-1]
@@ -85,30 +89,30 @@ def test_a_shared_folder_is_analysed_once(tmp_path: Path, profiler: str, where: 
     assert not list((tmp_path / "out" / "traces").glob(".*"))
 
 
-def test_folders_of_their_own_are_told_to_be_brought_together(tmp_path: Path) -> None:
+def test_folders_of_their_own_are_told_to_be_brought_together(start: Start, tmp_path: Path) -> None:
     outs = ("first", "second")
-    nodes = start(tmp_path, outs, *SMALL, "train_iters=6", "--profiler", "torch", *WINDOW)
-    ended = end(nodes)
+    nodes = start(outs, *SMALL, "train_iters=6", "--profiler", "torch", *WINDOW)
+    ended = [node.end() for node in nodes]
     assert [each.code for each in ended] == [0, 0], [each.lines for each in ended]
     assert any(line.startswith("perfdoc: no trace of rank 1 is in first") for line in ended[0].lines)
     assert ended[1].lines[-1].startswith("perfdoc: second holds rank 1 alone")
     assert [path.name for path in (tmp_path / "second" / "traces").iterdir()] == ["rank1.json.gz"]
 
 
-def test_a_stop_on_one_machine_stops_both(tmp_path: Path) -> None:
-    nodes = start(tmp_path, ("out", "out"), *ENDLESS, "--profiler", "none", "save=saved")
+def test_a_stop_on_one_machine_stops_both(start: Start, tmp_path: Path) -> None:
+    nodes = start(("out", "out"), *ENDLESS, "--profiler", "none", "save=saved")
     nodes[0].wait_for_steps(5)
     nodes[1].process.send_signal(signal.SIGTERM)
-    ended = end(nodes)
+    ended = [node.end() for node in nodes]
     assert [each.code for each in ended] == [130, 130], [each.lines for each in ended]
     assert len(list((tmp_path / "saved").glob("step_*/metadata.json"))) == 1
 
 
-def test_a_killed_rank_ends_both_machines(tmp_path: Path) -> None:
-    nodes = start(tmp_path, ("out", "out"), *ENDLESS, "--profiler", "none")
+def test_a_killed_rank_ends_both_machines(start: Start) -> None:
+    nodes = start(("out", "out"), *ENDLESS, "--profiler", "none")
     nodes[0].wait_for_steps(5)
     os.kill(nodes[1].rank_pid(1), signal.SIGKILL)
-    ended = end(nodes)
+    ended = [node.end() for node in nodes]
     assert [each.code for each in ended] == [1, 1]
     assert ended[1].lines[1].startswith("perfdoc: rank 1 was killed (SIGKILL)")
     assert "check the messages of other machines" in ended[0].lines[1]
