@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from perfdoc.records import dataclass
 from perfdoc.results import DIMENSIONS, IDLE_CAUSES, Diagnosis, Ledger
 from perfdoc.results.bubble import exposed_bubble_ns
-from perfdoc.results.figures import apportion, fit, tenths
+from perfdoc.results.figures import apportion, per_cent, shares
 from perfdoc.results.ranks import Rank
 
 FINE = 100_000
@@ -125,32 +125,10 @@ def family_values(values: Sequence[int]) -> dict[str, int]:
     return sums
 
 
-def _family_tenths(values: Sequence[int]) -> dict[str, int]:
-    sums = family_values(values)
-    return dict(zip(sums, apportion(list(sums.values()), 1000), strict=True))
-
-
 def family_shares(values: Sequence[int]) -> dict[str, str]:
-    """Shares by family as per cents that add up to 100.0."""
+    """Shares by family as per cents."""
     sums = family_values(values)
-    return {family: tenths(part, sums[family]) for family, part in _family_tenths(values).items()}
-
-
-def leaf_tenths(values: Sequence[int]) -> list[int]:
-    """Shares by leaf in tenths of a per cent that add up to 1000, within a family to the family's share, so
-    that no two places of a report disagree by a rounding. Each is within a tenth of its exact share."""
-    total = sum(values)
-    shares = [0] * len(LEAVES)
-    for family, whole in _family_tenths(values).items():
-        members = [i for i, leaf in enumerate(LEAVES) if leaf.family == family]
-        for i, part in zip(members, fit([values[i] for i in members], total, 1000, whole), strict=True):
-            shares[i] = part
-    return shares
-
-
-def leaf_shares(values: Sequence[int]) -> list[str]:
-    """The same as per cents."""
-    return [tenths(part, value) for part, value in zip(leaf_tenths(values), values, strict=True)]
+    return dict(zip(sums, shares(list(sums.values())), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,8 +203,8 @@ class Part:
 
     leaf: Leaf
     ns: int
-    tenths: int
-    """Of a per cent of the windows; all of them add up to 1000, those of a family to its share."""
+    frac: float
+    """Of the windows."""
 
     @property
     def letter(self) -> str:
@@ -246,20 +224,17 @@ class Part:
     @property
     def share(self) -> str:
         """As a per cent."""
-        return tenths(self.tenths, self.ns)
+        return per_cent(self.frac)
 
 
 def parts_of(diagnosis: Diagnosis, of: Rank | None = None) -> list[Part]:
     """Those of one rank, or of all together, that are not zero, in the order of the ledger."""
     ranks = diagnosis.ranks if of is None else [of]
     values = add_up(leaf_values(rank.ledger_ns) for rank in ranks)
-    parts = []
-    for leaf, ns, share in zip(LEAVES, values, leaf_tenths(values), strict=True):
+    total, parts = sum(values) or 1, []
+    for leaf, ns in zip(LEAVES, values, strict=True):
         bubble_ns = exposed_bubble_ns(diagnosis.analyses.pipeline, ranks) if leaf.path == PP and ns else 0
         bubble_ns = min(ns, bubble_ns)
-        bubble, rest = apportion([bubble_ns, ns - bubble_ns], share) if bubble_ns else (0, share)
-        parts += [
-            Part(leaf=BUBBLE, ns=bubble_ns, tenths=bubble),
-            Part(leaf=leaf, ns=ns - bubble_ns, tenths=rest),
-        ]
+        for shown, part_ns in ((BUBBLE, bubble_ns), (leaf, ns - bubble_ns)):
+            parts.append(Part(leaf=shown, ns=part_ns, frac=part_ns / total))
     return [part for part in parts if part.ns]

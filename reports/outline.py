@@ -146,9 +146,9 @@ def _shares(diagnosis: Diagnosis, shown: Sequence[int], bar: Sequence[tuple[str,
     """A row per rank, a column per leaf that some rank has."""
     rows = []
     for label, rank in zip(rank_labels(diagnosis.ranks), diagnosis.ranks, strict=True):
-        shares = leaves.leaf_shares(leaves.leaf_values(rank.ledger_ns))
+        shares = figures.shares(leaves.leaf_values(rank.ledger_ns))
         rows.append([word(label), time(rank.window.duration_ns), *(word(shares[i]) for i in shown)])
-    total = leaves.leaf_shares([ns for _, _, ns in bar])
+    total = figures.shares([ns for _, _, ns in bar])
     whole_ns = sum(ns for _, _, ns in bar)
     rows.append([word("all ranks"), time(whole_ns), *(word(total[i]) for i in shown)])
     heads = [leaves.LEAVES[i].label for i in shown]
@@ -158,7 +158,7 @@ def _shares(diagnosis: Diagnosis, shown: Sequence[int], bar: Sequence[tuple[str,
 def _ledger(rank: Rank, label: str) -> Grid:
     """The leaves of one rank, and their sum."""
     values = leaves.leaf_values(rank.ledger_ns)
-    shares = leaves.leaf_shares(values)
+    shares = figures.shares(values)
     window, total = rank.window, sum(values)
     steps = f", {figures.plural(window.steps, 'step')}" if window.steps else ""
     gpu = f", {shorten(rank.gpu.name, 64)}" if rank.gpu.name else ""

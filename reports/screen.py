@@ -30,8 +30,8 @@ _REST = 1
 _VERDICT = 240
 _MOST = 4
 """Lines of one sentence on what to do: it is whole, or elsewhere."""
-_WORTH_TENTHS = 5
-"""Of a per cent: smaller leaves are pooled."""
+_WORTH_FRAC = 0.005
+"""Of the windows: smaller leaves are pooled."""
 _FIRST_NOTES = (
     *("off-scale", "shared-gpu", "ranks-share-cores", "names-no-step"),
     *("config-contradicted", "capture-left-out", "captures-apart", "broken-off", "damaged-rows"),
@@ -190,7 +190,7 @@ _REST_LETTER = "+"
 
 def _leaves(parts: Sequence[Part], most: int) -> tuple[list[Part], list[Part]]:
     """(the largest leaves, the others), in the order of the bar."""
-    worth = [part for part in parts if part.tenths >= _WORTH_TENTHS] or list(parts)
+    worth = [part for part in parts if part.frac >= _WORTH_FRAC] or list(parts)
     largest = sorted(worth, key=lambda part: -part.ns)[:most]
     return [part for part in parts if part in largest], [part for part in parts if part not in largest]
 
@@ -199,7 +199,7 @@ def _legend(named: Sequence[Part], rest: Sequence[Part], width: int) -> Iterator
     """Leaves with their shares, as many on a line as fit."""
     items = [f"{part.letter} {part.label} {part.share}" for part in named]
     if rest:
-        share = figures.tenths(sum(part.tenths for part in rest), sum(part.ns for part in rest))
+        share = figures.per_cent(sum(part.frac for part in rest))
         items.append(f"{_REST_LETTER} {figures.plural(len(rest), 'other leaf', 'other leaves')} {share}")
     return _packed(items, "   ", width)
 

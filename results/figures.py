@@ -126,14 +126,6 @@ def signed(ns: int | None) -> str:
     return f"+{said}" if ns > 0 else said
 
 
-def tenths(value: int, of: int) -> str:
-    """A share given in tenths of a per cent out of 1000, for parts whose exact value is `of`: a part
-    that is not zero and was given no tenth is "<0.1 %"."""
-    if value == 0 and of != 0:
-        return "<0.1 %"
-    return f"{value // 10}.{value % 10} %"
-
-
 def per_cent(frac: float, places: int = 1) -> str:
     """A fraction of 1: 0.057 is "5.7 %"; what is not zero is never written as zero: 0.0001 is "<0.1 %",
     and what is not all never as all: 0.9999 is ">99.9 %".
@@ -169,26 +161,20 @@ def apportion(values: Sequence[int], whole: int) -> list[int]:
     """
     counted = [max(value, 0) for value in values]
     total = sum(counted)
-    return fit(counted, total, whole, whole if total else 0)
-
-
-def fit(values: Sequence[int], of: int, whole: int, target: int) -> list[int]:
-    """Parts that add up to target, each its value's share of `whole` (value / of) rounded up or down;
-    those closest to the next integer are rounded up. Values must not be negative, and target must lie
-    between the sums of all rounded down and all rounded up."""
-    if of <= 0:
+    if not total:
         return [0] * len(values)
-    parts = [max(value, 0) * whole // of for value in values]
-    by_remainder = sorted(range(len(parts)), key=lambda i: (-(max(values[i], 0) * whole % of), i))
-    for i in by_remainder[: max(0, target - sum(parts))]:
+    parts = [value * whole // total for value in counted]
+    by_remainder = sorted(range(len(parts)), key=lambda i: (-(counted[i] * whole % total), i))
+    for i in by_remainder[: whole - sum(parts)]:
         parts[i] += 1
     return parts
 
 
-def partition(values: Sequence[int]) -> list[str]:
-    """The shares of a partition as per cents whose printed numbers add up to 100.0; a part that is not
-    zero never prints as 0.0 %."""
-    return [tenths(part, value) for part, value in zip(apportion(values, 1000), values, strict=True)]
+def shares(values: Sequence[int]) -> list[str]:
+    """Of their sum, as per cents. Each is rounded by itself, as every sentence rounds it, so that one figure
+    reads the same everywhere; together they may miss 100.0 by a tenth or two."""
+    total = sum(values) or 1
+    return [per_cent(value / total) for value in values]
 
 
 def size(count: int | None) -> str:

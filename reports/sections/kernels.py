@@ -46,7 +46,7 @@ def _classes(kernels: KernelsAnalysis) -> Grid:
     totals = [row.total_ns for row in kernels.classes]
     most = max(totals, default=0)
     grid = grid_of(
-        list(zip(kernels.classes, figures.partition(totals), strict=True)),
+        list(zip(kernels.classes, figures.shares(totals), strict=True)),
         ("class", "l", lambda row: name(row[0].name, 48)),
         ("share", "r", lambda row: word(row[1])),
         ("total", "r", lambda row: time(row[0].total_ns)),

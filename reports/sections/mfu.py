@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfdoc.reports.leaves import FINE, LABELS, LEAVES, leaf_tenths
+from perfdoc.reports.leaves import FINE, LABELS, LEAVES
 from perfdoc.reports.over_ranks import device_word
 from perfdoc.reports.sections.efficiency import CAUSE_WORDS
 from perfdoc.reports.sections.section import Grid, Section, Stretch, time, word
@@ -25,11 +25,10 @@ def build(diagnosis: Diagnosis) -> Section | None:
         return None
     total_ns = sum(bar.total_ns for bar in mfu.waterfall)
     shown = [bar for bar in mfu.waterfall if bar.total_ns]
-    shares = _shares(diagnosis)
     rows = [
         [
             word(_WORDS.get(bar.name) or LABELS.get(bar.name, bar.name)),
-            word(shares[bar.name]),
+            word(figures.per_cent(bar.total_ns / total_ns)),
             time(bar.total_ns),
         ]
         for bar in shown
@@ -63,18 +62,3 @@ def _waterfall(shown: Sequence[WaterfallBar]) -> list[list[Stretch]]:
         stretches.append([Stretch(start=100 * at / FINE, width=100 * width / FINE, css=f"s-{css}")])
         at += width
     return stretches
-
-
-def _shares(diagnosis: Diagnosis) -> dict[str, str]:
-    """By bar, as printed: they add up to 100.0 %, the ideal is the MFU, and leaves have the share that they
-    have in the ledger's table."""
-    bars = {bar.name: bar.total_ns for bar in diagnosis.mfu.waterfall}
-    ideal = bars.get("ideal", 0)
-    beyond = {n: ns for n, ns in bars.items() if n == "compute_beyond_ideal" or n.startswith(_SPLIT)}
-    leaves = {"compute": ideal + sum(beyond.values()), **bars}
-    parts = dict(zip(LABELS, leaf_tenths([leaves.get(path, 0) for path in LABELS]), strict=True))
-    total = sum(bars.values())
-    parts["ideal"] = min((2000 * ideal + total) // (2 * total), parts["compute"]) if total else 0
-    rest = parts["compute"] - parts["ideal"]
-    parts |= zip(beyond, figures.apportion(list(beyond.values()), rest), strict=True)
-    return {name: figures.tenths(parts.get(name, 0), ns) for name, ns in bars.items()}

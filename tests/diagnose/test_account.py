@@ -32,7 +32,7 @@ MS = 1_000_000
         (
             # Thirds: 33.4 + 33.3 + 33.3, so that what is printed adds up.
             {"compute": 1, "memcpy": 1, "idle_gc": 1},
-            "The GPU computes for 33.4 % of the window; 33.3 % exposed copies, "
+            "The GPU computes for 33.3 % of the window; 33.3 % exposed copies, "
             "33.3 % idle (garbage collection).",
         ),
         (
@@ -52,10 +52,10 @@ def test_several_ranks_and_steps() -> None:
 
 
 def test_a_trace_of_idle_time_has_no_cause() -> None:
-    """1 of 2,000 is less than 0.1 %, 2 are not."""
-    said = [account_of([rank(0, ledger(compute=2000 - ns, idle_host=ns))]) for ns in (1, 2)]
+    """1 of 4,000 is less than 0.1 %, 4 are not."""
+    said = [account_of([rank(0, ledger(compute=4000 - ns, idle_host=ns))]) for ns in (1, 4)]
     assert said == [
-        "The GPU computes for 100.0 % of the window; <0.1 % idle.",
+        "The GPU computes for >99.9 % of the window; <0.1 % idle.",
         "The GPU computes for 99.9 % of the window; 0.1 % idle (launch-bound).",
     ]
 

@@ -88,14 +88,14 @@ def test_the_bar_and_its_legend_by_hand() -> None:
     assert lines[-1].startswith("No report was written: give -o DIR.")
 
 
-def test_small_leaves_are_pooled_and_the_shares_still_add_up() -> None:
+def test_small_leaves_are_pooled_and_the_shares_still_add_up_but_for_rounding() -> None:
     shown = render_screen(MADE_BY_HAND["thousand"](), report=REPORT)
     legend = shown[shown.index("\n[") : shown.index("MFU")]
     shares = [float(share) for share in re.findall(r"([\d.]+) %", legend)]
     (pooled,) = re.findall(r"(\d+) other leaves", legend)
     assert len(shares) - 1 + int(pooled) == 15
     assert len(shares) <= 9
-    assert sum(shares) == pytest.approx(100.0)
+    assert sum(shares) == pytest.approx(100.0, abs=0.05 * len(shares) + 1e-9)
 
 
 def test_exposed_pp_that_is_bubble_is_called_bubble() -> None:

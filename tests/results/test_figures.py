@@ -87,23 +87,12 @@ def test_sizes_bandwidths_and_counts() -> None:
     assert (figures.plural(1, "rank"), figures.plural(1000, "rank")) == ("1 rank", "1,000 ranks")
 
 
-def test_a_partition_by_hand() -> None:
-    # 1/3 each is 33.3; the tenth that is left goes to the first.
-    assert figures.partition([1, 1, 1]) == ["33.4 %", "33.3 %", "33.3 %"]
-    # 1 of 1,000,000 gets no tenth and still does not read as nothing; a true zero does.
-    assert figures.partition([999_999, 1, 0]) == ["100.0 %", "<0.1 %", "0.0 %"]
-    assert figures.partition([0, 0]) == ["0.0 %", "0.0 %"]
-
-
-@given(st.lists(st.integers(min_value=0, max_value=10**15), min_size=1, max_size=20))
-def test_a_partition_always_adds_up(values: list[int]) -> None:
-    shown = figures.partition(values)
-    tenths = [0 if text.startswith("<") else round(10 * float(text.removesuffix(" %"))) for text in shown]
-    assert sum(tenths) == (1000 if sum(values) else 0)
-    for value, text in zip(values, shown, strict=True):
-        assert (text == "0.0 %") == (value == 0)
-        # Each is within a tenth of its own share.
-        assert value == 0 or text.startswith("<") or abs(float(text[:-2]) - 100 * value / sum(values)) < 0.1
+def test_shares_by_hand() -> None:
+    # 2 of 3 and 1 of 6 twice: 66.67, 16.67, 16.67, each rounded by itself, though that makes 100.1.
+    assert figures.shares([4, 1, 1]) == ["66.7 %", "16.7 %", "16.7 %"]
+    # 1 of 1,000,000 does not read as nothing, nor the rest as all; a true zero does.
+    assert figures.shares([999_999, 1, 0]) == [">99.9 %", "<0.1 %", "0.0 %"]
+    assert figures.shares([0, 0]) == ["0.0 %", "0.0 %"]
 
 
 @pytest.mark.parametrize(

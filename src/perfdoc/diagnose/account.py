@@ -8,7 +8,7 @@ from perfdoc.analyzers.skew.stragglers import FEWEST
 from perfdoc.diagnose.once import made_of, once_words, pause_in, start_up_inside
 from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, Rank
 from perfdoc.results.bubble import exposed_bubble_ns
-from perfdoc.results.figures import brief, partition, per_cent, plural, share
+from perfdoc.results.figures import brief, per_cent, plural, share, shares
 from perfdoc.results.host import allocates
 from perfdoc.results.names import opening, shorten
 from perfdoc.results.quality import Contradiction, in_words
@@ -96,14 +96,13 @@ def _where_it_went(
         "exposed copies": sum(r.ledger_ns.exposed_memcpy for r in ranks),
         "idle": sum(idle.values()),
     }
-    # The report prints the same four shares: rounded together, so that both agree and add up.
-    shares = dict(zip(times, partition(list(times.values())), strict=True))
+    told = dict(zip(times, shares(list(times.values())), strict=True))
     device = "CPU rank" if on_host else "GPU"
     what = device if len(ranks) == 1 else f"{len(ranks)} {device}s"
     verb = "computes" if len(ranks) == 1 else "compute"
     scope = "steps" if all(r.window.kind == "steps" for r in ranks) else "window"
-    compute = shares.pop("compute")
-    losses = sorted((name for name in shares if times[name]), key=lambda name: -times[name])
+    compute = told.pop("compute")
+    losses = sorted((name for name in told if times[name]), key=lambda name: -times[name])
     if not losses:
         return f"The {what} {verb} for all of the {scope}."
     why = f" ({_why_idle(idle, ranks, on_host=on_host, awaits=awaits)})"
@@ -113,7 +112,7 @@ def _where_it_went(
     bubble = 0 if pipeline is None else exposed_bubble_ns(pipeline, ranks)
     if bubble > _WORTH_NAMING * times["exposed communication"]:
         names["exposed communication"] = f"exposed communication ({share(bubble / window)} pipeline bubble)"
-    parts = ", ".join(f"{shares[name]} {names.get(name, name)}" for name in losses)
+    parts = ", ".join(f"{told[name]} {names.get(name, name)}" for name in losses)
     return f"The {what} {verb} for {compute} of the {scope}; {parts}."
 
 
