@@ -54,9 +54,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Case:
         ("overlapped_dp", OVERLAPS["dp"], {DP: True}, ""),
         ("overlapped_dp", OVERLAPS["dp"], {DP: True, WEIGHTS: False}, ""),
         ("overlapped_dp", OVERLAPS["dp"], {DP: True, WEIGHTS: True}, "set already"),
-        ("overlapped_tp", OVERLAPS["tp"], {"tensor_model_parallel_size": 2, "sequence_parallel": False}, ""),
-        ("overlapped_tp", OVERLAPS["tp"], {"tp_comm_overlap": True}, "set already"),
-        ("overlapped_tp", OVERLAPS["tp"], {"tensor_model_parallel_size": 1}, "forbids"),
+        ("overlapped_tp", OVERLAPS["tp"], {"tp_comm_overlap": True}, ""),  # which is another overlap
         ("dp_half_bytes", ({"grad_reduce_in_fp32": False},), {"grad_reduce_in_fp32": False}, "set already"),
         ("fp8_gemm", ({"fp8": "hybrid"},), {"fp8": "e4m3"}, "set already"),
         ("buckets_x4", (), {DP: False}, "no effect"),

@@ -210,14 +210,20 @@ def _if_present(rebuilt: Rebuilt, dimension: str, make: Callable[[], Edit]) -> E
 
 
 def _beside_compute(
-    dimension: Literal["dp", "tp", "cp", "ep"], settings: str, rule: str, ways: Ways, words: Mapping[str, str]
+    dimension: Literal["dp", "tp", "cp", "ep"],
+    rule: str,
+    how: str = "",
+    *,
+    settings: str = "",
+    ways: Ways = (),
+    words: Mapping[str, str] | None = None,
 ) -> Change:
     make = partial(overlapped, dimension)
     return Change(
         key=f"overlapped_{dimension}",
-        title=f"overlap of {dimension.upper()} communication",
+        title=f"overlap of {dimension.upper()} communication{how}",
         settings=settings,
-        words=words,
+        words=words or {},
         family="overlap" if dimension == "dp" else f"overlap_{dimension}",
         rule=rule,
         time=f"exposed_comm.{dimension}",
@@ -231,18 +237,18 @@ def _beside_compute(
 CHANGES = (
     _beside_compute(
         "dp",
-        f"{_GRADIENTS}, overlap_param_gather",
         "PD101",
-        ({"overlap_param_gather": True, _GRADIENTS: True}, {_GRADIENTS: True}),
-        {"pytorch": "DDP's or FSDP's own", "DeepSpeed's file": "overlap_comm", **NOT_BY_DDP, **NOT_BY_ZERO},
+        settings=f"{_GRADIENTS}, overlap_param_gather",
+        ways=({"overlap_param_gather": True, _GRADIENTS: True}, {_GRADIENTS: True}),
+        words={
+            "pytorch": "DDP's or FSDP's own",
+            "DeepSpeed's file": "overlap_comm",
+            **NOT_BY_DDP,
+            **NOT_BY_ZERO,
+        },
     ),
-    _beside_compute(
-        "tp",
-        "tp_comm_overlap",
-        "PD111",
-        ({"tp_comm_overlap": True}, {"tp_comm_overlap": True, "sequence_parallel": True}),
-        {"torchtitan": "enable_async_tensor_parallel"},
-    ),
+    # Not tp_comm_overlap, which hides what is beside every GEMM: megatron-core does this much without it.
+    _beside_compute("tp", "PD111", " in the backward pass"),
     Change(
         key="without_queueing_tp",
         title="TP communication not queued behind compute",
@@ -253,8 +259,7 @@ CHANGES = (
         time="exposed_comm.tp",
         make=partial(_if_present, dimension="tp", make=without_queueing),
     ),
-    _beside_compute("cp", "", "PD120", (), {}),
-    _beside_compute(
-        "ep", "overlap_moe_expert_parallel_comm", "PD342", ({"overlap_moe_expert_parallel_comm": True},), {}
-    ),
+    _beside_compute("cp", "PD120"),
+    # Not overlap_moe_expert_parallel_comm, which hides the exchange under another micro-batch's passes.
+    _beside_compute("ep", "PD342", " in two halves of the tokens"),
 )

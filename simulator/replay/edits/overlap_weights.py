@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from perfdoc.analyzers.base.intervals import union
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64, NONE
 from perfdoc.simulator.replay.edits.messages import latency_of_any
@@ -16,6 +17,7 @@ from perfdoc.simulator.replay.edits.rewiring import (
     WAITS_FOR_NONE,
     Rewiring,
     arrivals,
+    awaiting,
     in_parts,
     is_transfer,
     launching,
@@ -38,6 +40,10 @@ _FEW = 2.0
 """Messages of no more usual buckets stay as they are."""
 _PARTS_MOST = 512
 _NEVER = np.iinfo(np.int64).max
+_INSIDE = (
+    "most exposed dp communication lies inside the passes, which wait for it there: whether it could begin "
+    "sooner is not known"
+)
 _BEHIND = 1 << 40
 """Gradients that are ready with a kernel are reduced after what was sent for before it."""
 
@@ -96,6 +102,9 @@ class _Move:
         self.ours = is_transfer(rebuilt, "dp") & (rebuilt.bytes >= _LEAST_BYTES)
         self.call, self.call_lag = launching(rebuilt)
         self.before = _before(rebuilt)
+        self.awaiting = awaiting(rebuilt, np.flatnonzero(self.ours))
+        self.inside = np.zeros(count, bool)
+        """Whether it is sent in the passes, and waited for in them."""
         into = np.zeros(count, bool)
         into[self.arrival[self.ours]] = True
         self.lag_in = usual_lag_ns(rebuilt, EdgeKind.EVENT, into)
@@ -126,6 +135,9 @@ class _Move:
             end = int(np.append(steps, _NEVER)[np.searchsorted(steps, place.passes_end_ns, "right")])
             of_step = mine[(launch >= begin) & (launch < end)]
             begin = end
+            within = of_step[rebuilt.launch_ns[of_step] < place.passes_end_ns]
+            waits = self.awaiting[within]
+            self.inside[within] = (waits >= 0) & (rebuilt.launch_ns[waits] < place.passes_end_ns)
             for reduces in (True, False):
                 kind = of_step[(rebuilt.reduces[of_step] != 0) == reduces]
                 late = kind[rebuilt.launch_ns[kind] >= place.passes_end_ns]
@@ -174,14 +186,27 @@ class _Move:
 
     def made(self) -> Rebuilt:
         """The step with everything in its new place."""
-        if not (self.begins_ns >= 0).any():
+        moved = self.begins_ns >= 0
+        if self._exposed_ns(self.inside & ~moved) > self._exposed_ns(moved):
+            raise ValueError(_INSIDE)
+        if not moved.any():
             raise ValueError(WAITS_FOR_NONE)
         anew = np.zeros(len(self.order), bool)
-        anew[self.arrival[self.begins_ns >= 0]] = True
+        anew[self.arrival[moved]] = True
         self.wires.kept &= ~(anew[self.wires.target] & (self.wires.kind != EdgeKind.COLLECTIVE))
         self._free()
         self._queue()
         return self.wires.made("this would create a dependency cycle (a bucket)")
+
+    def _exposed_ns(self, tasks: Bool) -> int:
+        """How long these run beside no computation of their rank."""
+        rebuilt, rows, work = self.rebuilt, np.flatnonzero(tasks), self.rebuilt.computations
+        exposed_ns = 0
+        for mine, theirs in zip(rebuilt.by_rank(rows), rebuilt.by_rank(work), strict=True):
+            begin, end = rebuilt.start_ns[rows[mine]], rebuilt.end_ns[rows[mine]]
+            busy = union(rebuilt.start_ns[work[theirs]], rebuilt.end_ns[work[theirs]])
+            exposed_ns += int((end - begin - busy.covered_within(begin, end)).sum())
+        return exposed_ns
 
     def _free(self) -> None:
         """What waited for the gathers at the end of the step waits for the computation before them."""
