@@ -1,6 +1,7 @@
 """Whether a job can have a simulated change, as far as its settings are known."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import Value
@@ -11,6 +12,15 @@ from perfdoc.rules.facts.graphs import why_no_graphs
 from perfdoc.rules.facts.loading import loads_ahead
 from perfdoc.rules.facts.precision import unpacking
 from perfdoc.simulator.replay.proposals import CHANGES
+
+_NOT_MEGATRONS: Mapping[str, str] = MappingProxyType(
+    {
+        "overlapped_tp": "megatron-core does this without a setting; tp_comm_overlap hides more",
+        "overlapped_ep": "megatron-core sends no halves: overlap_moe_expert_parallel_comm hides tokens under "
+        "another micro-batch",
+    }
+)
+"""Changes that none of its settings makes."""
 
 
 def why_not(case: Case, key: str, ways: Sequence[Mapping[str, Value]]) -> str:
@@ -32,6 +42,8 @@ def why_not(case: Case, key: str, ways: Sequence[Mapping[str, Value]]) -> str:
         return f"weights are kept in fewer bits, and unpacked for each product ({unpacks})"
     if key == "dp_half_bytes" and case.job.facts.dtype == "fp32":
         return "gradients are of the weights' type, fp32"
+    if case.framework == "megatron" and key in _NOT_MEGATRONS:
+        return _NOT_MEGATRONS[key]
     if key.startswith("buckets_") and (reason := _why_no_buckets(case)):
         return reason
     reasons = [_against(case, way) for way in ways]

@@ -47,7 +47,9 @@ def why_blamed(found: WhatIfAnalysis, first: WhatIfCause | None, moved: Predicti
         left_ns, without, spread = left_ns - cause.saved_ns, "without it and this", ""
     # Of a late host the verdict says who waits for it.
     shows = f"{does(first, found)}. " if first.kind == "late_host" else ""
-    return f"{shows}Simulated: {brief(found.step_ns)} as captured, {brief(left_ns)} {without}{spread}{then}."
+    measured = brief(found.measured_ns or found.step_ns)
+    now = "as measured" if brief(found.step_ns) == measured else f"({measured} measured)"
+    return f"{shows}Simulated: {brief(found.step_ns)} {now}, {brief(left_ns)} {without}{spread}{then}."
 
 
 def waits_for(case: Case, cause: WhatIfCause) -> str:

@@ -9,6 +9,7 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.results.figures import brief
 from perfdoc.results.losses import largest_loss
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.replay import Gain
@@ -174,7 +175,10 @@ def test_pd303_leads_where_the_replay_of_operations_names_the_same_rank(
     assert found.reason == LAST_IN
     assert found.blames.startswith("Rank 2 computes") == bool(found.blames) == named
     assert why_blamed(what_if, None) == ""
-    assert why_blamed(what_if, cause).startswith("Simulated: ")
+    # The replay's step is no capture's: beside it stands what was measured, where that reads otherwise.
+    assert why_blamed(what_if, cause).startswith(f"Simulated: {brief(step_ns)} as measured, ")
+    longer = replace(what_if, measured_ns=2 * step_ns)
+    assert f"Simulated: {brief(step_ns)} ({brief(2 * step_ns)} measured), " in why_blamed(longer, cause)
     # Where uneven data may do as much in the steps that were captured, the other replay is all that is known.
     late = [replace(s, compute_is_sure=False) for s in case.job.skew.stragglers]
     doubted = replace(

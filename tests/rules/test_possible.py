@@ -30,7 +30,7 @@ from tests.rules.cases import case_of, result, step_with_gap
 from tests.rules.planted_cases import planted_case
 
 GRAPHS = CHANGES["without_launches"].ways
-OVERLAPS = {d: CHANGES[f"overlapped_{d}"].ways for d in ("dp", "tp")}
+OVERLAPS = CHANGES["overlapped_dp"].ways
 PP, VPP = "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"
 TWO_CHUNKS = ({VPP: 2}, {VPP: 2, "overlap_p2p_comm": True})
 DP, WEIGHTS = "overlap_grad_reduce", "overlap_param_gather"
@@ -50,11 +50,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Case:
         ("without_launches", GRAPHS, {"recompute_granularity": "full"}, "recomputation"),
         ("without_launches", GRAPHS, {"num_moe_experts": 8, "moe_expert_capacity_factor": None}, "experts"),
         ("without_launches", GRAPHS, {"num_moe_experts": None}, ""),
-        ("overlapped_dp", OVERLAPS["dp"], {}, ""),
-        ("overlapped_dp", OVERLAPS["dp"], {DP: True}, ""),
-        ("overlapped_dp", OVERLAPS["dp"], {DP: True, WEIGHTS: False}, ""),
-        ("overlapped_dp", OVERLAPS["dp"], {DP: True, WEIGHTS: True}, "set already"),
-        ("overlapped_tp", OVERLAPS["tp"], {"tp_comm_overlap": True}, ""),  # which is another overlap
+        ("overlapped_dp", OVERLAPS, {}, ""),
+        ("overlapped_dp", OVERLAPS, {DP: True}, ""),
+        ("overlapped_dp", OVERLAPS, {DP: True, WEIGHTS: False}, ""),
+        ("overlapped_dp", OVERLAPS, {DP: True, WEIGHTS: True}, "set already"),
+        ("overlapped_tp", (), {}, "without a setting"),  # tp_comm_overlap is another overlap
+        ("overlapped_ep", (), {}, "no halves"),
         ("dp_half_bytes", ({"grad_reduce_in_fp32": False},), {"grad_reduce_in_fp32": False}, "set already"),
         ("fp8_gemm", ({"fp8": "hybrid"},), {"fp8": "e4m3"}, "set already"),
         ("buckets_x4", (), {DP: False}, "no effect"),
@@ -73,6 +74,12 @@ def test_settings_that_speak_against_a_change(
     reason = why_not(known, key, ways)
     assert words in reason
     assert bool(reason) == bool(words)
+
+
+def test_what_megatron_has_no_setting_for_others_may_do(plain: Case) -> None:
+    captures = [replace(capture, framework="pytorch") for capture in plain.captures]
+    other = replace(plain, captures=captures, configuration=Configuration(values={}, dialect="torchtitan"))
+    assert [why_not(other, key, ()) for key in ("overlapped_tp", "overlapped_ep")] == ["", ""]
 
 
 def test_gradients_of_wide_weights_cannot_be_halved(plain: Case) -> None:
