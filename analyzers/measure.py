@@ -272,11 +272,11 @@ def measure_trace(
     if not ranks:
         from perfdoc.analyzers.host.without_gpu import host_contents, remedy_without_gpu
 
-        unread = next((n.message for n in trace.notes if n.code == "unknown-device-rows"), "")
+        unread = [n for n in trace.notes if n.code in ("broken-off", "unknown-device-rows")][:1]
         raise NoGpuActivityError(
             trace.path,
-            f"holds no GPU kernels. {unread}".strip(),
-            remedy_without_gpu(trace),
+            " ".join(("holds no GPU kernels.", *(n.message for n in unread))),
+            next((n.remedy for n in unread if n.remedy), remedy_without_gpu(trace)),
             tuple(host_contents(trace).words),
         )
     met = any(r.window.start_ns < r.span_ns[1] and r.window.end_ns > r.span_ns[0] for r in ranks)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from perfdoc.profiling.malloc import reuse_memory
 from perfdoc.profiling.telling import in_worker, still
+from perfdoc.profiling.whole_file import undisturbed
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -99,14 +100,12 @@ def starting() -> Iterator[None]:
     """Workers are born with interrupts blocked, which are the parent's to answer, and do not run the caller's
     script again: one that calls `perfdoc.analyze` outside of `if __name__ == "__main__"` would begin again in
     each of them. What ends the parent waits too: Python drops what is raised in the hooks of a fork."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDS})
-    script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-    try:
-        with still():
+    with undisturbed(), still():
+        script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        try:
             yield
-    finally:
-        sys.modules["__main__"] = script
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        finally:
+            sys.modules["__main__"] = script
 
 
 def begin(garbage: tuple[int, int, int]) -> None:

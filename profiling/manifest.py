@@ -191,9 +191,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile
 
 
-def encode(manifest: Manifest) -> bytes:
-    """run.json as it is written: indented, ends with a newline."""
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+def encode(record: object) -> bytes:
+    """run.json and its like as they are written: indented, with a newline at the end."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
 
 
 def read_manifest(path: Path) -> Manifest:

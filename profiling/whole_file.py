@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 import shutil
+import signal
 import stat
 import tempfile
 import time
@@ -81,11 +82,22 @@ def scratch(folder: Path, name: str = "") -> Iterator[Path]:
 
     name: of what is made there.
     """
-    made = Path(tempfile.mkdtemp(dir=folder, prefix=f"{PART}{name[:_NAME_LENGTH]}-"))
-    try:
+    with ExitStack() as undo:
+        with undisturbed():
+            made = Path(tempfile.mkdtemp(dir=folder, prefix=f"{PART}{name[:_NAME_LENGTH]}-"))
+            undo.callback(undisturbed()(shutil.rmtree), made, ignore_errors=True)
         yield made
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Signals that stop a program come at the end of the block: one between a step and the note of how to
+    undo it, or in the midst of several that belong together, would leave what is half done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -135,9 +147,10 @@ def write_all(contents: Mapping[Path, bytes], folder: Path | None = None) -> Non
         for path in (p for p in contents if p not in parts):
             with _named(path), path.open("wb", buffering=0) as file:
                 _write_through(file.fileno(), contents[path])
-        for path, part in parts.items():
-            with _named(path):
-                move_into_place(part, path, replace=True)
+        with undisturbed():
+            for path, part in parts.items():
+                with _named(path):
+                    move_into_place(part, path, replace=True)
 
 
 def move_into_place(part: Path, path: Path, *, replace: bool = False) -> None:
@@ -231,11 +244,12 @@ def _out_of_the_way(folder: Path) -> Iterator[None]:
         yield
         return
     with scratch(folder.parent, folder.name) as aside:
-        folder.rename(aside / folder.name)
         try:
+            folder.rename(aside / folder.name)
             yield
         except BaseException:
-            (aside / folder.name).rename(folder)
+            if not folder.exists():  # a signal may come before the first move, or after what follows it
+                (aside / folder.name).rename(folder)
             raise
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from perfdoc.profiling.whole_file import made, refuse_overwrite, scratch
+from perfdoc.profiling.whole_file import made, refuse_overwrite, scratch, undisturbed
 from perfdoc.simulator.captures.groups import groups_of, place_of
 from perfdoc.simulator.captures.nsys import Clock
 from perfdoc.simulator.forward.answer import rank_ledger
@@ -221,7 +221,8 @@ def write_job(
         refuse_overwrite(kept, replace=force)
     with made(folder), scratch(folder) as new:
         size = _write(job, new, ranks=ranks, clock_error_ns=clock_error_ns, progress=progress)
-        _into_place(new, folder)
+        with undisturbed():
+            _into_place(new, folder)
     return size
 
 

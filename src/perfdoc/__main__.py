@@ -18,7 +18,7 @@ from traceback import walk_stack
 from perfdoc import patterns
 from perfdoc.cli.streams import StdoutError, guard_streams
 from perfdoc.profiling.malloc import reuse_memory
-from perfdoc.run.stop import STOPS, Stopped, raise_stopped
+from perfdoc.run.stop import STOPS, Stopped, raise_stopped, stop_behind
 
 EXIT_ERROR = 2
 EXIT_CLOSED_PIPE = 141
@@ -96,6 +96,8 @@ def _run() -> int | str | None:
         sys.stderr.write(f"perfdoc: {error}\n")
         return EXIT_ERROR
     except Exception as error:  # noqa: BLE001 - the last net: whatever it is, 1 would mean --fail-on
+        if stop := stop_behind(error):
+            raise stop from None
         return _internal_error(error)
     return code
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.planted.capture import write_capture
+
 _PROGRAM = """
 import atexit, os, sys, threading, time
 class Kept:
@@ -93,3 +95,23 @@ def test_patterns_are_kept_at_the_end_and_an_interrupt_there_is_one(
     returned, _, said = ended(program, "--version")
     assert (returned, place.exists()) == (code, not signalled)
     assert "Traceback" not in said
+
+
+_HIDES = """
+import signal
+from perfdoc.traces.nsys import arrow_reader
+def read(self, *_):
+    self._connection()
+    os.kill(os.getpid(), signal.SIGTERM)
+def close(self):
+    raise {error}("cannot be closed while it is read")
+arrow_reader.ArrowReader.read, arrow_reader.ArrowReader.close = read, close
+command()
+"""
+
+
+@pytest.mark.parametrize("error", ["RuntimeError", "OSError"])
+def test_a_signal_is_told_where_the_clearing_up_behind_it_fails(tmp_path: Path, error: str) -> None:
+    capture = str(write_capture(tmp_path / "demo"))
+    code, _, said = ended(_HIDES.format(error=error), "analyze", capture, "-o", str(tmp_path / "out"))
+    assert (code, said) == (143, "perfdoc: terminated\nthread,registered,"[-33:])

@@ -15,6 +15,17 @@ from tests.captures.timeline import TimelineBuilder
 from tests.command import perfdoc
 from tests.planted.capture import write_capture
 
+RANGE = {"ph": "X", "cat": "user_annotation", "name": "step", "pid": 1, "tid": 1, "ts": 1, "dur": 10}
+KERNEL = {
+    "ph": "X",
+    "cat": "kernel",
+    "name": "k",
+    "pid": 0,
+    "tid": 7,
+    "ts": 5,
+    "dur": 1,
+    "args": {"device": 0},
+}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -64,6 +75,22 @@ def test_ranges_lists_names_by_time(tmp_path: Path) -> None:
     folder = perfdoc("ranges", tmp_path / "demo", "--most", "3")
     assert folder.stdout == done.stdout
     assert folder.stderr == "perfdoc: these are the ranges of demo.sqlite, the first of 2 captures\n"
+
+
+def test_a_copy_that_broke_off_before_its_kernels_is_told_as_that(tmp_path: Path) -> None:
+    """PyTorch writes the host's rows first: without the end the GPU seems not to have been traced."""
+    text = json.dumps({"traceEvents": [RANGE, {**RANGE, "ts": 20}, KERNEL]})
+    cut = tmp_path / "cut.json"
+    cut.write_text(text[: text.index('"kernel"')])
+    said = "The file breaks off: its last events, and what stands behind them, are missing."
+    done = perfdoc("analyze", cut, cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[-1].count(said)) == (2, 1), done.stderr
+    assert "Export the trace again" in done.stderr
+    assert "ProfilerActivity.CUDA" not in done.stderr
+    listed = perfdoc("ranges", cut)
+    assert (listed.returncode, listed.stderr) == (0, f"perfdoc: cut.json: {said}\n")
+    cut.write_text(text)
+    assert perfdoc("ranges", cut).stderr == ""
 
 
 def test_a_capture_without_ranges_is_said_to_be_one(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from tests.command import perfdoc
 from tests.planted.capture import write_capture
 
 
-def shown(width: int, *words: str | Path, code: int = 0) -> list[str]:
+def shown(width: int, *words: str | Path, code: int = 0, **env: str) -> list[str]:
     """The lines of perfdoc's output on a terminal of so many columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
-    env = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")} | {"NO_COLOR": "1"}
+    env = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")} | (env or {"NO_COLOR": "1"})
     command = [sys.executable, "-m", "perfdoc", *map(str, words)]
     with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=env) as process:
         os.close(theirs)
@@ -76,3 +76,15 @@ def test_the_report_follows_the_terminal(tmp_path: Path, width: int, wide: int) 
 def test_without_a_terminal_it_is_100_columns() -> None:
     shown = perfdoc("explain", "PD101").stdout
     assert 90 <= max(map(len, shown.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("term", "no_color", "colours"), [("xterm", "", True), ("xterm", "1", False), ("dumb", "", False)]
+)
+def test_colours_are_for_terminals_that_show_them(
+    tmp_path: Path, term: str, no_color: str, colours: bool
+) -> None:
+    """Of a screen and of a table; an empty NO_COLOR asks for nothing (no-color.org)."""
+    capture, env = write_capture(tmp_path / "demo"), {"TERM": term, "NO_COLOR": no_color}
+    for words in (["analyze", capture, "-o", tmp_path / "out"], ["doctor"]):
+        assert ("\x1b[" in "".join(shown(80, *words, **env))) is colours, words

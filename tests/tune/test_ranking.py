@@ -10,8 +10,9 @@ import jsonschema
 import pytest
 
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.results.type_schema import json_bytes
 from perfdoc.tune.ranking import parts_of, tuning_of, verdict_of
-from perfdoc.tune.result import Band, Tuning, json_schema, to_json, to_take
+from perfdoc.tune.result import Band, Tuning, json_schema, to_take
 from perfdoc.tune.run import axes_for
 from perfdoc.tune.search import search
 from perfdoc.tune.space import GATHER
@@ -77,7 +78,7 @@ def test_a_change_that_brings_nothing_beside_others_is_no_row() -> None:
 
 
 def test_json_keeps_its_schema() -> None:
-    jsonschema.validate(json.loads(to_json(tuned())), json_schema())
+    jsonschema.validate(json.loads(json_bytes(tuned())), json_schema())
 
 
 def test_the_text_holds_the_figures() -> None:

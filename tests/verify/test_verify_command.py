@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from perfdoc.cli.application import app
-from perfdoc.compare.verify.record import Record, encode, read_record, records_folder
+from perfdoc.compare.verify.record import Record, read_record, records_folder
+from perfdoc.profiling.manifest import encode
 from perfdoc.results import to_json
 from tests.command import perfdoc
 from tests.verify.planted import WORKERS, diagnosis_of, fires, record, replayed, run_directory, setting

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from perfdoc.analyzers.request import AnalysisRequest
 from perfdoc.cli.messages import say, unwritten_words
-from perfdoc.cli.streams import columns, write_json
+from perfdoc.cli.streams import coloured, columns, write_json
 from perfdoc.profiling.errors import UserError
 from perfdoc.profiling.telling import stage
 from perfdoc.profiling.whole_file import is_stream, may_write, write_all
@@ -139,14 +138,13 @@ def _rendered(diagnosis: Diagnosis, output: Output, page: str | None) -> str:
         return render_llm(diagnosis)
     from perfdoc.reports.screen import render_brief, render_screen
 
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     if output.amount == "full":
         from perfdoc.reports.text import render_text
 
-        return render_text(diagnosis, width=columns(), colour=colour)
+        return render_text(diagnosis, width=columns(), colour=coloured())
     if output.amount == "brief":
         return render_brief(diagnosis, report=page)
-    return render_screen(diagnosis, report=page, width=columns(), colour=colour)
+    return render_screen(diagnosis, report=page, width=columns(), colour=coloured())
 
 
 def _write(output: Output, diagnosis: Diagnosis, serial: bytes) -> Path | None:

@@ -69,12 +69,12 @@ def diff(
 
 
 def _print_and_write(found: Diff, format_: str, output: Path | None, *, full: bool) -> None:
-    from perfdoc.compare.diff.result import to_json
     from perfdoc.compare.diff.screen import first_screen
     from perfdoc.compare.diff.sections import render_markdown, render_text
     from perfdoc.profiling.whole_file import write_all
+    from perfdoc.results.type_schema import json_bytes
 
-    serial = to_json(found)
+    serial = json_bytes(found)
     if output is not None:
         contents = (serial, render_markdown(found).encode())
         write_all({output / n: c for n, c in zip(_FILES, contents, strict=True)}, output)

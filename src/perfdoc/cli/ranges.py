@@ -36,6 +36,9 @@ def _print_ranges(path: Path, most: int, each: bool) -> None:
         first = f"{shorten(captures[0].name, 200)}, the first of {len(captures):,} captures"
         sys.stderr.write(f"perfdoc: these are the ranges of {first}\n")
     trace = read_trace(captures[0])
+    for note in trace.notes:
+        if note.code == "broken-off":
+            sys.stderr.write(f"perfdoc: {shorten(captures[0].name, 200)}: {note.message}\n")
     found = range_groups(trace, each=each)
     if not found:
         sys.stderr.write(

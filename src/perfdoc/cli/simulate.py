@@ -67,10 +67,9 @@ def demo(
 ) -> None:
     """Write the captures of a small simulated job whose answer is known, to try perfdoc on."""
     from perfdoc.cli.simulation import say_job
-    from perfdoc.profiling.whole_file import made
     from perfdoc.simulator.forward.writing import write_demo
 
     hint = " Or overwrite it: --force."
-    with in_one_line(debug, output=output, hint=hint), made(output):
+    with in_one_line(debug, output=output, hint=hint):
         job = write_demo(output, force=force)
     say_job(job, output)

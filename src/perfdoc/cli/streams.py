@@ -122,6 +122,11 @@ def columns() -> int:
     return min(_MOST_COLUMNS, max(_LEAST_COLUMNS, shutil.get_terminal_size((_MOST_COLUMNS, 24)).columns))
 
 
+def coloured() -> bool:
+    """Whether standard output is a terminal that shows colours, and they are wanted (no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def _occupy() -> None:
     """Take closed descriptors, or the next file that is opened would be standard output.
 

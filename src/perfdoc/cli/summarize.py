@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -33,19 +34,18 @@ def summarize(
 ) -> None:
     """Measure captures where they are, and write small files (.perfdoc) that analyze takes in their place."""
     without_threads()
+    from perfdoc.profiling.whole_file import made
     from perfdoc.results.figures import plural
     from perfdoc.summaries.writing import summarize as write
     from perfdoc.traces import TraceError
     from perfdoc.traces.load import content_size
     from perfdoc.traces.summary_file import is_summary
 
-    with in_one_line(debug):
+    with in_one_line(debug), made(output) if output is not None else nullcontext():
         request = options.request(paths, leave_out=True)
         traces = [c for c in request.captures if not is_summary(c)]
         if not traces:
             raise ValueError(f"{paths[0]}: is a summary already, or holds no trace. Give traces.")
-        if output is not None:
-            output.mkdir(parents=True, exist_ok=True)
         memory, failed = False, 0
         for trace in traces:
             try:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from perfdoc.cli.streams import columns
+from perfdoc.cli.streams import coloured, columns
 
 _OF_A_PIPE = 1_000
 """Columns: no line of a file is broken."""
@@ -23,13 +23,12 @@ def table(
     """Lines of a table. right: columns that are aligned there. styles: of whole cells, by their text."""
     from perfdoc.reports.terminal import grid
 
-    terminal = sys.stdout.isatty()
     lines = grid(
         head or [""] * len(rows[0]),
         rows,
         align="".join("r" if i in right else "n" for i in range(len(rows[0]))),
-        width=columns() if terminal else _OF_A_PIPE,
-        colour=terminal,
+        width=columns() if sys.stdout.isatty() else _OF_A_PIPE,
+        colour=coloured(),
         styles=styles,
     )
     return "".join(f"{line}\n" for line in lines)

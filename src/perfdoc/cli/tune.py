@@ -148,28 +148,28 @@ def _require_free(folder: Path | None, json_file: str | None, *, force: bool, me
 
 def _write(found: Tuning, folder: Path | None, json_file: str | None) -> None:
     from perfdoc.profiling.whole_file import may_write, write_all
-    from perfdoc.tune.result import to_json
+    from perfdoc.results.type_schema import json_bytes
 
     contents: dict[Path, bytes] = {}
     if folder is not None:
         from perfdoc.tune.words import render_html
 
-        contents = {folder / _FILES[0]: render_html(found).encode(), folder / _FILES[1]: to_json(found)}
+        contents = {folder / _FILES[0]: render_html(found).encode(), folder / _FILES[1]: json_bytes(found)}
     if json_file not in (None, "-"):
         path = Path(str(json_file))
         if folder is None or path.absolute().parent != folder.absolute():
             may_write(path)
-        contents[path] = to_json(found)
+        contents[path] = json_bytes(found)
     if contents:
         write_all(contents, folder)
 
 
 def _print(found: Tuning, paths: list[str], *, as_json: bool, full: bool) -> None:
-    from perfdoc.tune.result import to_json
+    from perfdoc.results.type_schema import json_bytes
     from perfdoc.tune.words import first_screen, render_text
 
     if as_json:
-        write_json(to_json(found))
+        write_json(json_bytes(found))
     else:
         width = columns()
         text = render_text(found, width=width) if full else first_screen(found, paths, width=width)

@@ -70,8 +70,9 @@ def verify(
 
     Exit code 0: measured; 3: inconclusive; 130: stopped, what was measured is kept.
     """
-    from perfdoc.compare.verify.record import RECORD_NAME, encode
+    from perfdoc.compare.verify.record import RECORD_NAME
     from perfdoc.compare.verify.words import record_text
+    from perfdoc.profiling.manifest import encode
     from perfdoc.profiling.whole_file import write_all
     from perfdoc.reports.terminal import paragraph
 

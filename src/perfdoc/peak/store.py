@@ -24,6 +24,7 @@ from perfdoc.profiling.cpu_times import cpu_times, others_frac
 from perfdoc.profiling.environment import cpu_name, memory_bytes, versions
 from perfdoc.profiling.errors import TraceError, UserError
 from perfdoc.profiling.installation import install_command
+from perfdoc.profiling.manifest import encode
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.measured import MeasuredCeilings
 from perfdoc.profiling.state_folder import state_folder
@@ -250,6 +251,6 @@ def read(path: Path) -> MeasuredCeilings | None:
 def _write(path: Path, found: MeasuredCeilings) -> None:
     try:
         with whole_file(path, replace=True) as part:
-            part.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+            part.write_bytes(encode(found))
     except (OSError, TraceError):
         return  # it is measured again next time

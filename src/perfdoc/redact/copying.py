@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_trace
-from perfdoc.profiling.whole_file import made, may_write, move_into_place, scratch
+from perfdoc.profiling.whole_file import made, may_write, move_into_place, scratch, undisturbed
 from perfdoc.records import dataclass
 from perfdoc.redact.kineto import copy_kineto
 from perfdoc.redact.nsys import Copied, copy_nsys
@@ -90,8 +90,9 @@ def redact(
                 raise TraceError(target, what, "Is there room on the disk?") from error
             ranks = _require_same(source, temporary) if verify else None
             staged.append((temporary, Copy(path=target, copied=copied, ranks=ranks)))
-        for temporary, copy in staged:
-            move_into_place(temporary, copy.path, replace=True)
+        with undisturbed():
+            for temporary, copy in staged:
+                move_into_place(temporary, copy.path, replace=True)
     return [copy for _, copy in staged]
 
 

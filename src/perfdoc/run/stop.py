@@ -30,6 +30,13 @@ def raise_stopped() -> None:
             signal.signal(number, _stop)
 
 
+def stop_behind(error: BaseException | None) -> Stopped | None:
+    """The signal behind which something was cleared up when this was raised, which hides it."""
+    while error is not None and not isinstance(error, Stopped):
+        error = error.__context__
+    return error
+
+
 _LATER_S = 0.02
 _IMPORTING = "<frozen importlib._bootstrap>"
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import msgspec
-
 from perfdoc.knobs.writing import Way
 from perfdoc.records import dataclass
 from perfdoc.results.type_schema import schema_of
@@ -210,11 +208,6 @@ def to_take(rows: Sequence[Row]) -> Row | None:
         return next((row for row, trial in others if is_faster(trial, now)), None)
     gains = [r for r in rows if r.place and r.gain_ms.mid > 0]
     return next((r for r in gains if not r.within_error), gains[0] if gains else None)
-
-
-def to_json(tuning: Tuning) -> bytes:
-    """tune.json: indented, keys in declared order, ends with a newline."""
-    return msgspec.json.format(msgspec.json.encode(tuning), indent=2) + b"\n"
 
 
 def json_schema() -> dict[str, Any]:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import msgspec
-
 from perfdoc.records import dataclass
 from perfdoc.results.type_schema import schema_of
 
@@ -258,11 +256,6 @@ class Diff:
     configuration: Configuration
     rules: list[Rule]
     flags: list[Flag]
-
-
-def to_json(diff: Diff) -> bytes:
-    """diff.json: indented, keys in declared order, ends with a newline."""
-    return msgspec.json.format(msgspec.json.encode(diff), indent=2) + b"\n"
 
 
 def json_schema() -> dict[str, Any]:

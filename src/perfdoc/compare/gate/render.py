@@ -8,8 +8,6 @@ from types import MappingProxyType
 from typing import Literal
 from xml.etree import ElementTree
 
-import msgspec
-
 from perfdoc.compare.facts import Fact
 from perfdoc.compare.floors import KINDS
 from perfdoc.compare.gate.result import Check, Result, figure
@@ -21,6 +19,7 @@ from perfdoc.reports.sections.section import Cell, Grid, Section, name, word
 from perfdoc.reports.terminal import Lines
 from perfdoc.results.figures import duration, per_cent, signed
 from perfdoc.results.names import shorten
+from perfdoc.results.type_schema import json_bytes
 
 MOST_PARTS = 6
 MOST_DIFFERENCES = 12
@@ -60,11 +59,6 @@ def check_targets(targets: Sequence[Path], *, inputs: Sequence[Path], force: boo
 def _one(a: Path, b: Path) -> bool:
     """Whether two names are of one file, by links of either kind too."""
     return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
-
-
-def as_json(result: Result) -> str:
-    """gate.json."""
-    return (msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n").decode()
 
 
 def _parts(result: Result) -> Section:
@@ -182,7 +176,7 @@ def as_github(result: Result) -> str:
 RENDERINGS: dict[str, Callable[[Result], str]] = {
     "text": as_text,
     "markdown": as_markdown,
-    "json": as_json,
+    "json": lambda result: json_bytes(result).decode(),
     "junit": as_junit,
     "github": as_github,
 }

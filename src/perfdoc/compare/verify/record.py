@@ -12,6 +12,7 @@ import msgspec
 from perfdoc.compare.facts import Facts
 from perfdoc.compare.stored import content_of, decoded
 from perfdoc.profiling.errors import UserError
+from perfdoc.profiling.manifest import encode
 from perfdoc.profiling.state_folder import state_folder
 from perfdoc.profiling.whole_file import write_all
 from perfdoc.traces import TraceError
@@ -129,11 +130,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def codes(self) -> tuple[str, ...]:
         """Of its rules."""
         return tuple(rule.code for rule in self.rules)
-
-
-def encode(record: Record) -> bytes:
-    """As it is written: indented, ends with a newline."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
 
 
 def checked(record: Record) -> Record:

@@ -33,12 +33,11 @@ from perfdoc.compare.verify.record import (
     RunTimes,
     Statistic,
     checked,
-    encode,
 )
 from perfdoc.knobs.settings import read_configuration
 from perfdoc.profiling.cpu_times import cpu_times, others_frac
 from perfdoc.profiling.errors import UserError
-from perfdoc.profiling.manifest import Manifest
+from perfdoc.profiling.manifest import Manifest, encode
 from perfdoc.profiling.run_directory import utc_now
 from perfdoc.profiling.whole_file import write_all
 from perfdoc.records import dataclass
