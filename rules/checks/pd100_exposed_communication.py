@@ -238,7 +238,8 @@ def _reason(found: Sequence[Messages], elsewhere: str) -> str:
         if first.are_many_small and first.collective != "sync"
         else ""
     )
-    return f"not hidden by compute, mostly {first.words}{many}{f'; {elsewhere}' if elsewhere else ''}"
+    bubble = " (in a pipeline they wait for its bubble too)" if first.collective == "send_recv" else ""
+    return f"not hidden by compute, mostly {first.words}{bubble}{many}{f'; {elsewhere}' if elsewhere else ''}"
 
 
 def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:

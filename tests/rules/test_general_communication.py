@@ -133,6 +133,7 @@ def test_what_is_mostly_hidden_is_information(tmp_path: Path) -> None:
 def test_send_and_receive_may_be_a_bubble(tmp_path: Path, exposed_us: int, level: str) -> None:
     found = result("PD100", unknown(tmp_path, exposed_us, name=SEND_RECV))
     assert (found.state, found.level) == ("fires", level)
+    assert found.reason.endswith("mostly send/recv (in a pipeline they wait for its bubble too)")
     assert "bubble" in found.remedy
     assert "overlap_grad_reduce" not in found.remedy
 

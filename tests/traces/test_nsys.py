@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
+from perfdoc.results.quality import PAGES
 from perfdoc.traces import CopyKind, RangeKind, SyncKind, Trace, TraceError
 from perfdoc.traces.model import CAPABILITIES
 from perfdoc.traces.nsys.read import read_nsys_parquet, read_nsys_sqlite
@@ -351,7 +352,7 @@ def test_pages_that_move_on_demand_are_told(kind: int, told: bool, tmp_path: Pat
     with sqlite3.connect(path) as db:
         db.execute("UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET copyKind = ?", (kind,))
     db.close()
-    found = [n.message for n in read_nsys_sqlite(path).notes if n.code == "managed-memory"]
+    found = [n.message for n in read_nsys_sqlite(path).notes if n.code == PAGES]
     assert bool(found) == told
     assert all("2 times, 128 MiB" in message for message in found)
 
@@ -370,6 +371,6 @@ def test_pages_that_a_program_prefetches_are_not(causes: tuple[int, int], told: 
         for at, cause in zip((100_000, 500_000), causes, strict=True):
             db.execute(f"UPDATE {table} SET copyKind = 11, migrationCause = ? WHERE start = ?", (cause, at))
     db.close()
-    found = [n.message for n in read_nsys_sqlite(path).notes if n.code == "managed-memory"]
+    found = [n.message for n in read_nsys_sqlite(path).notes if n.code == PAGES]
     assert bool(found) == bool(told)
     assert all(f"moved {told} times" in message for message in found)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
+from perfdoc.compare.verify import rerun
 from perfdoc.compare.verify.gain import follows, judge, of_pairs, of_two_runs
 from perfdoc.compare.verify.record import ChangedSetting, Measured, Predicted, RunTimes
-from perfdoc.compare.verify.rerun import clear_runs, steady_times
+from perfdoc.compare.verify.rerun import clear_runs, run_once, steady_times
 from perfdoc.compare.verify.words import record_text
 from perfdoc.profiling.cpu_times import CpuTimes, cpu_times, others_frac
+from perfdoc.profiling.errors import UserError
 from tests.verify.planted import record, run_directory
 
 REPLAY = Predicted(method="replay", low_ms=8.0, mid_ms=10.0, high_ms=12.0)
@@ -215,3 +218,21 @@ def test_a_value_that_is_not_known_is_not_said_to_be_unset() -> None:
 def test_a_change_without_named_settings_is_called_the_change(verdict: str, said: str) -> None:
     last = record_text(replace(record(verdict), settings=[])).splitlines()[-1]
     assert last == f"Next: {said}"
+
+
+def test_what_a_plan_lacks_is_the_users_and_a_mistake_in_starting_it_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`perfdoc tune` counts a UserError as a trial that fails: no mistake of perfdoc's is one."""
+
+    def wrong(*_: object, **__: object) -> None:
+        raise ValueError("parallel.tensor_model_parallel_size: is 3")
+
+    monkeypatch.setattr(rerun, "_planned", wrong)
+    with pytest.raises(UserError, match=r"the run 01-before: parallel\.tensor_model_parallel_size: is 3"):
+        run_once(tmp_path / "a.yaml", tmp_path / "01-before", 2)
+    monkeypatch.setattr(rerun, "_planned", lambda *_: SimpleNamespace(command=[]))
+    monkeypatch.setattr(rerun, "train", wrong)
+    with pytest.raises(ValueError, match="is 3") as raised:
+        run_once(tmp_path / "a.yaml", tmp_path / "01-before", 2)
+    assert not isinstance(raised.value, UserError)

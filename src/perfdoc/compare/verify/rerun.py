@@ -145,10 +145,11 @@ def run_once(config: Path, folder: Path, world_size: int) -> Ended:
     """
     try:
         planned = _planned(config, folder, world_size)
-        began = cpu_times()
-        outcome = train(planned.command)
     except ValueError as error:
         raise UserError(f"the run {folder.name}: {error}") from error
+    began = cpu_times()
+    try:
+        outcome = train(planned.command)
     except OSError as error:
         raise UserError(f"the run {folder.name} cannot be started: {error.strerror}.") from error
     others = others_frac(began, cpu_times())
