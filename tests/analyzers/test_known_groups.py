@@ -60,10 +60,10 @@ def test_as_many_groups_as_kernels() -> None:
     """20,000 of 20,000 looked at each took minutes."""
     groups = [CallGroup(name=str(i), description="DP", ranks=(0, i)) for i in range(1, 20_000)]
     groups += [CallGroup(communicator=i, size=i) for i in range(1, 20_000)]
-    known, begin = GroupList(groups, 0), time.monotonic()
+    known, begin = GroupList(groups, 0), time.process_time()
     assert all(known.find(0, str(i), "").ranks == (0, i) for i in range(1, 20_000))
     assert all(known.find(i, "", "").size == i for i in range(1, 20_000))
-    assert time.monotonic() - begin < 15
+    assert time.process_time() - begin < 15
 
 
 _TEXT = st.sampled_from(["", "a", "b"])

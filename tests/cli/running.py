@@ -121,6 +121,11 @@ class Running:
                 return pid
         raise AssertionError(f"no process of rank {rank}")
 
+    def launcher_pid(self) -> int:
+        """The process that `perfdoc run` started."""
+        (pid,) = (p for p in self._ours() if b"perfdoc.trainer.launcher" in _read(p, "cmdline")[:4])
+        return pid
+
     def end(self, timeout_s: float = HANGS_S) -> Ended:
         """Wait for the end."""
         try:
@@ -133,7 +138,7 @@ class Running:
         ]
         return Ended(code, lines, self.folder.with_suffix(".out").read_text())
 
-    def survivors(self, wait_s: float = 3) -> list[int]:
+    def survivors(self, wait_s: float = 30) -> list[int]:
         """Processes that the run left behind; before `end`, which clears them away."""
         with self._gone_on_failure():
             self.process.wait(timeout=HANGS_S)

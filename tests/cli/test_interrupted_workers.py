@@ -64,7 +64,7 @@ def test_a_signal_while_a_worker_sends_its_result_ends_the_program(
     # Imported: workers have nothing of a program's own script.
     line = [sys.executable, "-c", "import program; program.main()", str(tmp_path / "said"), whom]
     place = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=place)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=place)
     assert (done.stdout, done.stderr, done.returncode) == (end, "", 0)
 
 
@@ -109,7 +109,7 @@ def test_the_others_end_where_one_worker_is_killed(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(KILLED)
     line = [sys.executable, "-c", "import program; program.main()", str(tmp_path)]
     place = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(line, capture_output=True, text=True, timeout=20, env=place)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=place)
     assert (done.stdout, done.stderr, done.returncode) == ("lost\n", "", 0)
 
 
@@ -136,7 +136,7 @@ except Stopped as stop:
 def test_a_signal_in_the_moment_of_a_fork_stops_the_command(number: signal.Signals, moment: str) -> None:
     """Python drops what is raised in the hooks of a fork."""
     line = [sys.executable, "-c", AT_FORK, str(int(number)), moment]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr, done.returncode) == (f"stopped {int(number)}\n", "", 0)
 
 
@@ -185,7 +185,7 @@ def test_a_worker_is_a_copy_only_of_a_process_without_other_threads(
     (tmp_path / "program.py").write_text(COPIES)
     line = [sys.executable, "-c", "import program; program.main()", str(tmp_path / "said"), threads]
     place = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=place)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=place)
     assert (done.stdout, done.stderr) == (said, "")
 
 
@@ -237,6 +237,6 @@ def test_a_signal_where_none_can_be_raised_is_raised_later(tmp_path: Path, progr
     (tmp_path / "swallows.py").write_text(SWALLOWS)
     (tmp_path / "program.py").write_text(program)
     done = subprocess.run(
-        [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=20
+        [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=120
     )
     assert (done.stdout.strip(), done.stderr, done.returncode) == (said, "", 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -55,16 +56,20 @@ def test_this_process_works_too_and_results_come_in_order() -> None:
     assert came[0][1] == os.getpid()
 
 
-def _slow_elsewhere(home: int) -> int:
-    if os.getpid() != home:
-        time.sleep(0.3)
+def _waits_elsewhere(home: int, here: Path) -> int:
+    """A worker ends its first one when two have been done at home."""
+    if os.getpid() == home:
+        tempfile.mkstemp(dir=here)
+    until = time.monotonic() + 60
+    while os.getpid() != home and len(list(here.iterdir())) < 2 and time.monotonic() < until:
+        time.sleep(0.001)
     return os.getpid()
 
 
-def test_what_no_worker_has_begun_is_done_here() -> None:
+def test_what_no_worker_has_begun_is_done_here(tmp_path: Path) -> None:
     """The first task is this process's in any case."""
     home = os.getpid()
-    tasks = [Task(files=[], work=partial(_slow_elsewhere, home)) for _ in range(8)]
+    tasks = [Task(files=[], work=partial(_waits_elsewhere, home, tmp_path)) for _ in range(8)]
     assert list(Processes(2).run(tasks)).count(home) > 1
 
 

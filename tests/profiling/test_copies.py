@@ -102,7 +102,7 @@ def test_a_copy_ends_with_its_parent() -> None:
 
 
 PREDICTS = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from perfdoc.profiling.malloc import without_threads
 without_threads()
@@ -122,9 +122,12 @@ gains.is_to_compile = lambda: False
 predict, predicted = basis.predict, []
 def counted(*given, **more):
     predicted.append(1)
-    time.sleep(0.1)  # or one of them has all before the other begins
+    (both / str(os.getpid())).touch()
+    while len(list(both.iterdir())) < 2:  # or one of them has all before the other begins
+        time.sleep(0.001)
     return predict(*given, **more)
 basis.predict = counted
+(both := Path(sys.argv[1], "both")).mkdir()
 shared, of_both = found(2)
 print(shared == alone, of_both == known, 0 < len(predicted) < len(known))
 """

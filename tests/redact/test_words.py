@@ -186,11 +186,11 @@ def test_what_no_kernel_has_in_its_name_goes(name: str, cleaned: str) -> None:
 
 
 def test_long_kernels_take_time_in_proportion() -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     for text in ("a" * 50_000, "a.b" * 15_000, "/" * 50_000, "a@" * 30_000, "1." * 30_000, "ab:" * 15_000):
         Names().of_kernel(text)
         Names().of_range(text[:4096])
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 PLACES = {

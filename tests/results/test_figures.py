@@ -180,9 +180,9 @@ def test_hostile_names_come_out_short_and_printable(text: str) -> None:
 
 def test_work_is_bounded_by_the_limit_and_not_by_the_name() -> None:
     text = "\u202e" * 50_000_000
-    started = time.perf_counter()
+    started = time.process_time()
     shown = shorten(text, 64)
-    assert time.perf_counter() - started < 0.2
+    assert time.process_time() - started < 0.2
     assert "left out" in shown
 
 

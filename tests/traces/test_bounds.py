@@ -45,9 +45,9 @@ def export(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quickly() -> Iterator[None]:
-    begin = time.monotonic()
+    begin = time.process_time()
     yield
-    assert time.monotonic() - begin < 20
+    assert time.process_time() - begin < 20
 
 
 @pytest.mark.parametrize("levels", [1, 2, 5])  # 300 rows, which were taken for kernels, to 3 * 10^10

@@ -124,7 +124,7 @@ def test_launches_are_told_only_where_an_id_is_found_in_its_own_process(path: Pa
 
 def test_domains_of_many_processes_take_no_square_of_them(path: Path) -> None:
     n = 20_000
-    begin = time.monotonic()
+    begin = time.process_time()
     trace = after(
         path,
         "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid, domainId) "
@@ -132,7 +132,7 @@ def test_domains_of_many_processes_take_no_square_of_them(path: Path) -> None:
         rows=[(i, i + 1, i << 24 | 1, i) for i in range(1, n)],
     )
     # A table of 20,000 processes by 20,000 domains took 54 s.
-    assert time.monotonic() - begin < 15
+    assert time.process_time() - begin < 15
     domains = dict(zip(trace.ranges.start_ns.tolist(), trace.names(trace.ranges.domain), strict=True))
     assert {start for start, domain in domains.items() if domain} == {n // 2}
     assert domains[n // 2] == "named"

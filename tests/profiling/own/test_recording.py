@@ -40,6 +40,7 @@ def test_parts_sum_to_the_step_and_a_wait_is_of_no_phase() -> None:
     phases = Phases()
     phases.listen()
     try:
+        before = time.perf_counter_ns()
         phases.cut()
         began = time.perf_counter_ns()
         phases.step_begins()
@@ -54,8 +55,9 @@ def test_parts_sum_to_the_step_and_a_wait_is_of_no_phase() -> None:
             time.sleep(0.04)
             phases.gradients_done()
             time.sleep(0.05)
+        least = time.perf_counter_ns() - began
         parts = phases.cut().ns()
-        took = time.perf_counter_ns() - began
+        took = time.perf_counter_ns() - before
         with ranges.range(EVALUATION):
             time.sleep(0.06)
         beside = phases.cut().ns()
@@ -63,7 +65,7 @@ def test_parts_sum_to_the_step_and_a_wait_is_of_no_phase() -> None:
         ranges.time_phases({})
     for name, ms in (("data", 10), ("forward", 20), ("wait", 80), ("backward", 40)):
         assert ms * MS <= parts[name] < took - (150 - ms) * MS + MS
-    assert took - MS < sum(parts.values()) <= took + MS
+    assert least - MS < sum(parts.values()) <= took + MS
     assert beside["beside"] >= 60 * MS
     timed = with_parts(row(0), parts | {"beside": 7}, with_between=False)
     assert timed.duration_ns == sum(parts.values()) - parts["between"]
@@ -85,6 +87,17 @@ def test_what_nothing_tells_of_is_the_forward_until_a_backward() -> None:
     assert parts["other"] >= 30 * MS
 
 
+LATE = """
+def work(number):
+    # Rank 1 begins when rank 0 has done its own work, so that it is late however slow the machine is.
+    arrived = f"{sys.argv[2]}-{number}"
+    if rank == 0:
+        open(arrived, "w").close()
+        return
+    while not os.path.exists(arrived):
+        time.sleep(0.001)
+    time.sleep(0.05)
+"""
 JOB = """
 import os, sys, time, torch, torch.distributed as dist
 from perfdoc.profiling import record, steps
@@ -96,8 +109,8 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(
     torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = torch.utils.data.DataLoader([torch.ones(8, dtype=torch.long) for _ in range(24)], batch_size=2)
-for batch in steps(data):
-    time.sleep(0.05 if rank == 1 else 0.01)
+for number, batch in enumerate(steps(data)):
+    work(number)
     model(batch.float()).sum().backward()
     optimizer.step()
 dist.destroy_process_group()
@@ -105,8 +118,8 @@ dist.destroy_process_group()
 
 
 def test_who_is_late_waits_least(tmp_path: Path, needs_torch: None) -> None:
-    # DistributedDataParallel's all-reduces are issued in C++; each step 1 works 40 ms longer than 0.
-    run_of_two(JOB, tmp_path)
+    # DistributedDataParallel's all-reduces are issued in C++; each step 1 works 50 ms longer than 0.
+    run_of_two(LATE + JOB, tmp_path)
     early, late = (list(read_steps(tmp_path / "run" / "steps" / f"rank{rank}.jsonl")) for rank in (0, 1))
     assert [r.step for r in early] == [r.step for r in late] == list(range(12))
     began = late[0].began
@@ -119,7 +132,8 @@ def test_who_is_late_waits_least(tmp_path: Path, needs_torch: None) -> None:
     assert {r.began for r in early[1:]} == {None}
     assert {r.rank_tokens for r in early} == {16}
     waits = [(a.wait_ns or 0) - (b.wait_ns or 0) for a, b in zip(early[2:], late[2:], strict=True)]
-    assert 20 * MS < sorted(waits)[len(waits) // 2] < 60 * MS
+    assert sorted(waits)[len(waits) // 2] > 20 * MS
+    assert all((r.wait_ns or 0) <= r.duration_ns for r in early), "a wait that counts twice"
     own = sorted(r.duration_ns - (r.wait_ns or 0) for r in late[2:])[5]
     assert own >= 50 * MS
     assert all((r.forward_ns or 0) >= 50 * MS for r in late)
@@ -136,8 +150,8 @@ record(sys.argv[1])
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
 style = {"0": ColwiseParallel(), "1": RowwiseParallel()}
 parallelize_module(model, dist.init_device_mesh("cpu", (2,)), style)
-for batch in steps([torch.ones(2, 8)] * 8):
-    time.sleep(0.05 if rank == 1 else 0.01)
+for number, batch in enumerate(steps([torch.ones(2, 8)] * 8)):
+    work(number)
     model(batch).sum().backward()
 dist.destroy_process_group()
 os._exit(0)  # torch's gloo threads let go of Python's objects: 1 run in 20 aborts where Python has ended
@@ -146,10 +160,11 @@ os._exit(0)  # torch's gloo threads let go of Python's objects: 1 run in 20 abor
 
 def test_who_is_late_in_tensor_parallelism_waits_least(tmp_path: Path, needs_torch: None) -> None:
     # DTensor's collectives are functional ones: they end in `wait_tensor`, and not in Work.wait.
-    run_of_two(TENSOR_PARALLEL, tmp_path)
+    run_of_two(LATE + TENSOR_PARALLEL, tmp_path)
     early, late = (list(read_steps(tmp_path / "run" / "steps" / f"rank{rank}.jsonl")) for rank in (0, 1))
     waits = [(a.wait_ns or 0) - (b.wait_ns or 0) for a, b in zip(early[2:], late[2:], strict=True)]
-    assert 20 * MS < sorted(waits)[len(waits) // 2] < 60 * MS
+    assert sorted(waits)[len(waits) // 2] > 20 * MS
+    assert all((r.wait_ns or 0) <= r.duration_ns for r in early), "a wait that counts twice"
 
 
 SEES_EXITS = pytest.mark.skipif(sys.version_info < (3, 12), reason="Python tells no exit codes before 3.12")
@@ -190,7 +205,7 @@ for number in steps(range(5)):
     [
         ("with suppress(SystemExit): sys.exit(2)", True),
         ("with suppress(SystemExit): raise SystemExit(2)", True),
-        ("Thread(target=lambda: (sleep(0.5), sys.exit(2))).start()", True),  # when no step follows
+        ("late.start()", True),  # when no step follows
         ("os._exit(0)", False),
     ],
     ids=["caught", "raised and caught", "thread", "at once"],
@@ -200,13 +215,17 @@ def test_a_word_of_exit_that_ends_no_program_is_none(tmp_path: Path, during: str
 import os, sys
 from contextlib import suppress
 from threading import Thread
-from time import sleep
+from threading import Event
 from perfdoc.profiling import record, steps
+done = Event()
+late = Thread(target=lambda: (done.wait(), sys.exit(2)))
 record({str(tmp_path)!r}, log=())
 for number in steps(range(5)):
     if number == 2:
         {during}
-sleep(1)
+done.set()
+if late.ident:
+    late.join()
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
     assert (tmp_path / ENDED).exists() == ended
@@ -489,14 +508,17 @@ def test_a_step_that_the_device_does_not_end_in_time_has_the_time_of_the_host(
     monkeypatch.setattr(Parts, "is_known", lambda self: False)
     run = RunDirectory.join(tmp_path / "run")
     recorder = Recorder(run, role={}, facts={})
+    took = []
     for number in range(12):
+        began = time.perf_counter_ns()
         recorder.step_begins(number)
         time.sleep(0.01)
         recorder.step_ends()
+        took.append(time.perf_counter_ns() - began)
     recorder.close()
     rows = list(read_steps(run.steps_path(0)))
     assert len(rows) == 12
-    assert sorted(row.duration_ns for row in rows)[6] == pytest.approx(11e6, rel=0.35)
+    assert all(10 * MS <= row.duration_ns <= most + MS for row, most in zip(rows, took, strict=True))
 
 
 def test_mapped_files_are_not_memory_of_the_process(tmp_path: Path) -> None:
