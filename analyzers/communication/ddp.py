@@ -27,6 +27,7 @@ _REDUCER = "reducer::"
 _SEARCH = "reducer::search_unused_parameters"
 """What find_unused_parameters=True does after each forward."""
 _NODE = "AccumulateGrad"
+_SUM, _UPDATE = pattern_of("c10d::allreduce_$|nccl:all_reduce$"), pattern_of("Optimizer.step#")
 _LONGEST = 512
 """Characters of a name that are looked at."""
 _ENDS = r"(?=$|[,#<\s])"
@@ -43,14 +44,14 @@ def sent_by_ddp(trace: Trace, comm: Communication, group: I64, group_size: I64) 
     group: one number for each group, whatever it is, -1 unknown. group_size: ranks, -1 unknown.
     """
     asked = (comm.launch_start_ns >= 0) & (group >= 0)
-    reduces = _inside(trace, comm, asked & _is(comm, "all_reduce"), _IN_NODE)
+    reduces = _launched_inside(trace, comm, asked & _is(comm, "all_reduce"), _IN_NODE)
     if trace.world_size is not None:
         reduces &= (group_size <= 0) | (group_size == trace.world_size)
     said = (group_size > 0) & (group_size == (trace.world_size or 0))
     if len(unique(group[reduces])) > 1:
         reduces &= said
     same_group = asked & np.isin(group, group[reduces])
-    return reduces | _inside(trace, comm, same_group & _is(comm, "broadcast"), _IN_FORWARD)
+    return reduces | _launched_inside(trace, comm, same_group & _is(comm, "broadcast"), _IN_FORWARD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,8 @@ class Ddp:
 
     searches: bool
     """Whether it looks for parameters that a step does not use."""
+    sums_an_update: float = 0.0
+    """Backward passes that reduce gradients for each step of an optimizer; 0 unknown."""
 
 
 def find_ddp(trace: Trace) -> Ddp | None:
@@ -70,7 +73,17 @@ def find_ddp(trace: Trace) -> Ddp | None:
         ):
             found = True
             searches = searches or _SEARCH in text[:_LONGEST]
-    return Ddp(searches=searches) if found else None
+    return Ddp(searches=searches, sums_an_update=_sums_an_update(trace)) if found else None
+
+
+def _sums_an_update(trace: Trace) -> float:
+    """Between the forwards of micro-batches: with no_sync() only the last has sums of gradients behind it."""
+    (_, forward, _), (_, update, _), (thread, at, _) = (
+        _spans(trace, name) for name in (_IN_FORWARD, _UPDATE, _SUM)
+    )
+    inside = _inside(trace, thread, at, _IN_NODE)
+    passes = unique(np.searchsorted(np.sort(forward), at[inside]))
+    return np.count_nonzero(passes) / len(update) if len(update) else 0.0
 
 
 def _is(comm: Communication, collective: str) -> Bool:
@@ -78,18 +91,24 @@ def _is(comm: Communication, collective: str) -> Bool:
     return np.array(table, bool)[comm.kind] if table else np.zeros(len(comm.kind), bool)
 
 
-def _inside(trace: Trace, comm: Communication, asked: Bool, name: re.Pattern[str]) -> Bool:
+def _launched_inside(trace: Trace, comm: Communication, asked: Bool, name: re.Pattern[str]) -> Bool:
     """Those of the asked that were launched inside an operator or a range of such a name."""
-    found = np.zeros(len(asked), bool)
-    rows = np.flatnonzero(asked)
-    if not len(rows):
+    found, rows = np.zeros(len(asked), bool), np.flatnonzero(asked)
+    found[rows] = _inside(trace, comm.launch_thread[rows], comm.launch_start_ns[rows], name)
+    return found
+
+
+def _inside(trace: Trace, threads: I64, times_ns: I64, name: re.Pattern[str]) -> Bool:
+    """Which of these times of threads lie inside an operator or a range of such a name."""
+    found = np.zeros(len(threads), bool)
+    if not len(threads):
         return found
     thread, start, end = _spans(trace, name)
     of_thread = {t: slice(a, b) for t, a, b in _runs(thread)}
-    order = rows[np.argsort(comm.launch_thread[rows], kind="stable")]
-    for t, a, b in _runs(comm.launch_thread[order]):
+    order = np.argsort(threads, kind="stable")
+    for t, a, b in _runs(threads[order]):
         if (mine := of_thread.get(t)) is not None:
-            at = comm.launch_start_ns[order[a:b]]
+            at = times_ns[order[a:b]]
             found[order[a:b]] = union(start[mine], end[mine]).covered_within(at, at + 1) > 0
     return found
 

@@ -14,8 +14,9 @@ from perfdoc.kept import table
 from perfdoc.patterns import pattern_of
 from perfdoc.profiling.distributed.collective_name import parse_collective
 
-_NAMES = SimpleNamespace(**table(Path(__file__).resolve().with_name("dimension_names.yaml")))
-_FUNCTION = "|".join(f"(?P<{dim}_{i}>{form})" for i, (form, dim) in enumerate(_NAMES.functions))
+NAMES = SimpleNamespace(**table(Path(__file__).resolve().with_name("dimension_names.yaml")))
+"""Of steps and batches too, for which range_names.py looks."""
+_FUNCTION = "|".join(f"(?P<{dim}_{i}>{form})" for i, (form, dim) in enumerate(NAMES.functions))
 _AROUND = pattern_of(
     r"(?:autograd::engine::evaluate_function: )?(?:torch::autograd::CppNode<)?"
     r"([\w:.]+?)(?:Backward\d*)?>?(?:, (?:seq|op_id) = .*)?"
@@ -26,7 +27,7 @@ _PYTHON = pattern_of(r"\.py\(\d+\): ")
 @lru_cache(maxsize=65536)
 def _of_group(description: str) -> tuple[str, tuple[str, ...]] | None:
     text = description.removesuffix("_GLOO")[:512]
-    found = (row[1:] for row in _NAMES.groups if pattern_of(row[0]).fullmatch(text))
+    found = (row[1:] for row in NAMES.groups if pattern_of(row[0]).fullmatch(text))
     return next(((dim, tuple(sizes)) for dim, sizes in found), None)
 
 
@@ -53,7 +54,7 @@ def dimension_of_range(name: str) -> str | None:
     if ours is not None:
         return ours.dimension or dimension_of_group(ours.group)
     text = name[:512]
-    return next((dim for pattern, dim in _NAMES.ranges if pattern_of(pattern).search(text)), None)
+    return next((dim for pattern, dim in NAMES.ranges if pattern_of(pattern).search(text)), None)
 
 
 @lru_cache(maxsize=65536)
@@ -65,10 +66,10 @@ def dimension_of_function(name: str) -> str | None:
     'tp'
     """
     low, text = name.lower(), name[:512]
-    if not any(map(low.__contains__, _NAMES.hints)):
+    if not any(map(low.__contains__, NAMES.hints)):
         return None
     if _PYTHON.search(text):
-        return next((dim for pattern, dim in _NAMES.frames if pattern_of(pattern).search(text)), None)
+        return next((dim for pattern, dim in NAMES.frames if pattern_of(pattern).search(text)), None)
     plain = _AROUND.fullmatch(text)
     found = None if plain is None else pattern_of(_FUNCTION).fullmatch(plain[1])
     if found is None or found.lastgroup is None:

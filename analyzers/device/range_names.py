@@ -9,7 +9,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.device.dimension_names import dimension_of_function, dimension_of_group
+from perfdoc.analyzers.device.dimension_names import NAMES, dimension_of_function, dimension_of_group
 from perfdoc.patterns import pattern_of
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.marks import parse_group_marks
@@ -19,25 +19,7 @@ from perfdoc.traces.table import among, unique
 
 STEP_PATTERNS: tuple[tuple[str, str], ...] = (
     ("perfdoc", rf"^{re.escape(vocabulary.STEP)}( \d+)?$"),
-    ("Megatron-Bridge", r"^training_step_\d+$"),
-    ("PyTorch profiler", r"^ProfilerStep\s?#\d+$"),
-    ("PaddlePaddle profiler", r"^ProfileStep#\d+$"),
-    ("Lightning", r"^\[(pl|Lightning)\]\[profile\]run_training_batch$"),
-    ("JAX", r"^(TSL:)?[\w.-]{1,64}#step_num=\d+(,[^#]{0,200})?#?$"),
-    ("JAX", r"^(TSL:)?XlaModule:#([^#]{0,200},)?hlo_module=p?(jit|map)_+(\w{1,32}_)?step(,[^#]{0,200})?#$"),
-    ("JAX", r"^(TSL:)?PjitFunction\((\w{1,32}_)?step\)$"),
-    # "Warm-up Step 1" and "Optimizer.step#…" must not match: the whole name is a step or it is none.
-    (
-        "common form",
-        r"(?i)^[\W_]{0,4}(epoch[\W_]{0,3}\d+[\W_]{1,3})?((train|training|global)[ _/-]?)?"
-        r"(step|iter|iteration)([ _-]?(num|number|idx|index|id))?[\W_]{0,4}\d+( ?(/|of) ?\d+)?[\W_]{0,4}$",
-    ),
-    ("common form", r"(?i)^(\w{1,32}\.)?(run[ _-])?(train|training)[ _-]?(step|iter|iteration)$"),
-    ("vLLM", r"^execute_(\d+_)?context_\d+\([^()]{0,99}\)_generation_\d+\([^()]{0,99}\)$"),
-    ("SGLang", r"^step\[\w{1,32} bs=\d+[^\]]{0,255}\]$"),
-    ("TensorRT-LLM", r"^\[Executor\] _forward_step( \d+)?: \d+ ctx reqs,( \d+ ctx tokens,)? \d+ gen reqs$"),
-    ("ATOM", r"^(prefill|decode)\[bs=\d+.{0,255}\]$"),
-    ("xDiT", r"^execute_diffusion_\d+\(\d+x\d+\)$"),
+    *((who, form) for who, form in NAMES.steps),
 )
 """(where the form comes from, pattern on the whole name); the first that occurs wins."""
 
@@ -52,25 +34,7 @@ def named_as(word: str) -> re.Pattern[str]:
     return pattern_of(rf"(?i:[\W_]{{0,16}}{word}(?:[ _-](?:pass|step))?[\W_]{{0,16}})")
 
 
-_BATCH = r"(mini|micro|global)?[ _-]?(data|batch(es)?|samples?)"
-_WHOSE = r"(next|new|train(ing)?|val|valid|validation|eval|test)[ _-]"
-_ENDS = r"(?![a-z0-9])(?![ _-]?(size|parallel|norm|ptr|type|index|dim|shape|sampler|placement))"
-DATA_PATTERN = (
-    rf"^{re.escape(vocabulary.DATA)}\b"
-    # PyTorch, Paddle, Lightning, TorchRec, Megatron-LM, DALI, TensorFlow, Ray.
-    r"|^enumerate\(DataLoader\)#|^DataLoader|^_DataLoaderIter(Single|Multi)Process$"
-    r"|\b_?(Base|SingleProcess|MultiProcessing)DataLoaderIter\b|\b_?(next|try_get|get)_data$"
-    r"|(?i:\b(train_|val_|test_)?dataloader_next\b|\b(train|val|test)_next$|\b(fetch_next|get)_train_batch\b)"
-    r"|(?i:^batch[ _-]generator\b|^get_batch_samples\b|^batch_input\b)"
-    r"|(?i:\bDALI\w{0,64}Iterator\b|^\[?DALI\]?.*\b(share_?outputs|outputs|__next__|next)\b)"
-    r"|\bIteratorGetNext\b|\biter_(torch_)?batches\b"
-    # What people write themselves.
-    r"|(?i:^(## ?)?(data|input|batch)[ _-]?(load(er|ing)?|fetch(er|ing)?|wait(ing)?|read(ing)?|io|stall)\b)"
-    # TorchRec's `## wait_for_batch ##` waits for a copy that was made ahead.
-    rf"|(?i:^((## ?)?(get|fetch(ing)?|load(ing)?|read(ing)?|next)|wait(ing)?([ _-](for|on))?)[ _-]({_WHOSE})*"
-    rf"{_BATCH}{_ENDS})"
-    r"|(?i:\bnext ?\(\w{0,64}(load|data|iter|batch)\w{0,64}\))"
-)
+DATA_PATTERN = "|".join([rf"^{re.escape(vocabulary.DATA)}\b", *NAMES.data])
 """Ranges in which the training thread waits for a batch."""
 
 GC_PATTERN = rf"^{re.escape(vocabulary.GC)}\b|(?i:^(python[ _-]?)?gc(\.collect)?$)|(?i:^garbage[ _-]collect)"

@@ -23,7 +23,7 @@ class CallKind(IntEnum):
 
     ALLOCATION = 0
     SYNCHRONISING = 1
-    """Waits for the device: a synchronisation, or a copy that returned only when it was done."""
+    """Waits for the device: a synchronisation, or a copy or launch that returned only when it was done."""
     MODULE_LOAD = 2
     """Loads device code: the first launch of a kernel under lazy loading."""
     LAUNCH = 3
@@ -54,6 +54,8 @@ _KINDS: tuple[tuple[CallKind, str], ...] = (
 )
 """(kind, pattern on the whole name without its suffix); the first that matches wins."""
 
+_NEARLY_ALL = 0.9
+"""Of launches of kernels that run longer than a launch takes to arrive."""
 _GRAPH_LAUNCH = pattern_of(rf"{_API}GraphLaunch\w*")
 _COPY = pattern_of(rf"{_API}Memcpy\w*")
 
@@ -157,7 +159,7 @@ def host_calls(view: DeviceView, *, from_ns: int | None = None) -> HostCalls:
 
     kind = kinds_of_calls(view.trace)[picked(api.name, rows)]
     if len(rows):
-        waiting = _waiting_copies(view)
+        waiting = np.union1d(_waiting_copies(view), _blocking_launches(view))
         at = np.minimum(np.searchsorted(rows, waiting), len(rows) - 1)
         kind[at[rows[at] == waiting]] = CallKind.SYNCHRONISING
 
@@ -202,3 +204,14 @@ def _waiting_copies(view: DeviceView) -> I64:
         trace.strings, names, lambda name: _COPY.fullmatch(plain_name(name)) is not None, False
     )
     return np.asarray(calls[is_copy])
+
+
+def _blocking_launches(view: DeviceView) -> I64:
+    """Rows of API calls of launches, where nearly all return no earlier than their kernel ends: with
+    CUDA_LAUNCH_BLOCKING=1. How short ones end beside their calls tells nothing."""
+    kernels, calls = view.trace.kernels, view.launches.kernels
+    rows = np.flatnonzero((calls >= 0) & (kernels.device == view.activity.device))
+    waited = view.trace.api_calls.end_ns[calls[rows]] >= kernels.end_ns[rows]
+    tells = kernels.end_ns[rows] - kernels.start_ns[rows] > LAUNCH_LATENCY_MAX_NS
+    blocking = waited[tells].sum() > _NEARLY_ALL * tells.sum()
+    return unique(calls[rows[waited]]) if blocking else rows[:0]

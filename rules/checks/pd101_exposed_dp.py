@@ -14,7 +14,6 @@ from perfdoc.rules.facts.exposed import (
     communication,
     hidden_frac,
     judged,
-    rows_of,
     surely_saved,
 )
 from perfdoc.rules.facts.framework import may_have_megatrons_buckets
@@ -28,9 +27,12 @@ from perfdoc.rules.facts.gradient_sums import (
     gain_with_ddp,
     gains_nothing,
     keeps_precision,
+    less_of_shards,
     reduces_with_ddp,
+    seldom_summed,
     sends_fp32,
     settings_of_ddp,
+    summed_too_often,
     summing_ranks,
     sums_in_16_bits,
     usual_elements,
@@ -69,6 +71,9 @@ _FALSE_ALARM = (
 )
 
 
+_NO_SYNC = "Reduce gradients once for all micro-batches"
+
+
 def evaluate(case: Case) -> Verdict:
     """Fires at `exposed.MIN_FRAC` of the window, mean over ranks.
 
@@ -83,7 +88,8 @@ def evaluate(case: Case) -> Verdict:
     queues = [advise(knob=QUEUES, to=MANY, why=ONE_QUEUE)] if _in_one_queue(case) else []
     advice = [*queues, *overlaps, *_buckets(case), *_narrower_sums(case), *_narrower_weights(case)]
     ddp = reduces_with_ddp(case)
-    if ddp and not advice and gains_nothing(case):
+    often = summed_too_often(case) if ddp else ""
+    if ddp and not advice and not often and gains_nothing(case):
         return passes(evidence, NOTHING_GAINED)
     unadvised = _unadvised(case, ddp=ddp)
     return fires(
@@ -91,10 +97,10 @@ def evaluate(case: Case) -> Verdict:
         reason=_reason(case, advice),
         evidence=evidence,
         advice=advice,
-        action=action_with_ddp(case) if ddp and not overlaps else "",
+        action=_NO_SYNC if often else action_with_ddp(case) if ddp and not overlaps else "",
         remedy=" ".join(w for w in ("" if advice else unadvised, *_held_back(case, ddp=ddp)) if w),
         otherwise=_UNADVISED,
-        gain=(gain_with_ddp(case) if ddp and not advice else None)
+        gain=(gain_with_ddp(case) if ddp and not advice and not often else None)
         or ceiling_of_transfer(case, "dp", by_overlap=_hides_alone(case, advice)),
         verify=_VERIFY,
         false_alarm=_FALSE_ALARM,
@@ -152,8 +158,8 @@ def _in_one_queue(case: Case) -> bool:
 def _overlaps(case: Case) -> list[Advice]:
     """Only overlaps known to be off. The replay overlaps gradients and weights together."""
     found: list[Advice] = []
-    if case.is_set_to("use_torch_fsdp2", True):
-        return found  # which overlaps by itself, and is refused beside these
+    if case.is_set_to("use_torch_fsdp2", True) or seldom_summed(case):
+        return found  # FSDP2 overlaps by itself, and is refused beside these
     gain = predicted(case, "overlapped_dp")
     sharded = case.is_set_to("use_distributed_optimizer", True)
     if _overlap_costs(case):
@@ -175,9 +181,11 @@ def _overlaps(case: Case) -> list[Advice]:
 
 
 def _unadvised(case: Case, *, ddp: bool) -> str:
+    if seldom := seldom_summed(case):
+        return seldom
     if ddp:
         return f"{settings_of_ddp(case, _better_buckets(case))} {_OTHERWISE}"
-    if shards := _of_shards(case):
+    if shards := less_of_shards(case):
         return f"{shards} {_OTHERWISE}"
     return _UNADVISED if all(case.setting(k)[0] for k in _RELEVANT) else _unknown(case)
 
@@ -187,34 +195,10 @@ def _hides_alone(case: Case, advice: Sequence[Advice]) -> bool:
     if advice:
         return {piece.knob for piece in advice} <= {QUEUES, _GRADIENTS, _WEIGHTS}
     if reduces_with_ddp(case):
-        return not sends_fp32(case)
-    return not _of_shards(case) and (case.framework != "megatron" or sums_in_16_bits(case) is True)
-
-
-def _of_shards(case: Case) -> str:
-    """What PyTorch's own ways of sharding send less by, as far as the messages show that they may; of others
-    empty."""
-    if case.framework != "pytorch" or not case.gathers_weights or case.configuration.dialect is not None:
-        return ""
-    rows = rows_of(case, "dp")
-    gathered, scattered = (
-        sum(r.count for r in rows if r.collective == of) for of in ("all_gather", "reduce_scatter")
+        return not sends_fp32(case) and not summed_too_often(case)
+    return not (seldom_summed(case) or less_of_shards(case)) and (
+        case.framework != "megatron" or sums_in_16_bits(case) is True
     )
-    twice = gathered >= _TWICE * scattered > 0
-    if "deepspeed" in case.program.marks:
-        return (f"{_STAGE_2} " if twice else "") + _PREFETCH
-    return (f"{_KEEP_WHOLE} " if twice else "") + _MESH
-
-
-_TWICE = 1.5
-"""All-gathers for each reduce-scatter: weights are gathered in the forward and in the backward pass."""
-_KEEP_WHOLE = (
-    "Weights are gathered twice a step: reshard_after_forward=False (FSDP1: SHARD_GRAD_OP) keeps them for "
-    "the backward pass, where memory allows."
-)
-_STAGE_2 = "Weights are gathered in both passes: ZeRO stage 2 keeps them whole, where memory allows."
-_PREFETCH = "Gather ahead: overlap_comm, and a larger stage3_prefetch_bucket_size."
-_MESH = "Over several servers a 2-D mesh gathers inside each (HSDP)."
 
 
 def _unknown(case: Case) -> str:

@@ -3,7 +3,9 @@ works on something else."""
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+from perfdoc.kept import table
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.names import within
 from perfdoc.rules.engine.assumptions import NVIDIA, Assumes
@@ -93,18 +95,7 @@ META = Meta(
 )
 
 _GRAPHS = "CUDA graphs launch a layer with one call, where they are not used already and shapes are static."
-_SERVING = {
-    "vllm": "vLLM launches an iteration as CUDA graphs unless enforce_eager is set: start it without, and "
-    "with capture sizes that hold this batch. More sequences in a batch (max_num_seqs, "
-    "max_num_batched_tokens) give each launch more work, if memory for the KV cache allows.",
-    "sglang": "SGLang launches decoding as CUDA graphs unless --disable-cuda-graph is set: start it without, "
-    "and with --cuda-graph-max-bs at this batch or above. A higher --max-running-requests gives each launch "
-    "more work, if memory for the KV cache allows.",
-    "tensorrt": "Capture the engine's enqueueV3 in a CUDA graph, or run a larger batch.",
-    "": "Launch an iteration as CUDA graphs, if the engine does not yet, and put more sequences in a batch, "
-    "if memory for the KV cache allows.",
-}
-"""By engine. It trains nothing: no micro-batch, no FSDP."""
+_ENGINES = ("vllm", "sglang", "tensorrt")
 _PLAIN = "Launch fewer and larger kernels: fuse them, or replay what repeats as a CUDA graph."
 _SHOWN = 3
 _WAITS = "the launching thread waits for something other than the device, off the CPU"
@@ -123,24 +114,7 @@ _FIND_WORK = (
     f"{NO_HELP} Put ranges around these calls, or name the one that fetches a batch with "
     "--data-range."
 )
-_FIND_SERVING = (
-    "See what Python does between iterations: scheduling, inputs, sampling, detokenising. Fewer launches do "
-    "not help; doing it while the GPU works on the iteration before does (vLLM --async-scheduling, SGLang "
-    "without --disable-overlap-schedule), and more sequences in a batch."
-)
 _UNASKED = f"the engine launches nothing for long, likely for {REQUESTS}"
-_UNDER_LOAD = (
-    "Capture while requests queue, or analyse a busy stretch (--window): an engine that is asked for nothing "
-    "idles, and that is no fault. If requests did queue, see what feeds it: its front end, a client, or "
-    "inputs that are prepared between answers (another thread, or more instances, does so meanwhile)."
-)
-
-_FIND_OFFLOADED = (
-    "What steps copy to the host comes back behind these pauses: if their optimizer runs there (offload), it "
-    "is what the GPU waits for. Keep it on the GPU where memory allows, shard its states over more ranks, or "
-    f"give it all cores.{NO_HELP} If none runs there, ranges show what does."
-)
-
 
 _ALL_LATE = "all idle time that launching causes"
 _RUNS, _EVERY = "a typical kernel runs", "the host launches one every"
@@ -243,8 +217,8 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
 
 def _find_work(case: Case, otherwise: str = _FIND_WORK) -> str:
     if offloads(case) or awaits_requests(case):
-        return _FIND_OFFLOADED if offloads(case) else _UNDER_LOAD
-    return _FIND_SERVING if case.program.serves and "tensorrt" not in case.program.marks else otherwise
+        return _words("offloaded" if offloads(case) else "requests")
+    return _words("iterations") if case.program.serves and "tensorrt" not in case.program.marks else otherwise
 
 
 def _beside_late(case: Case, saved_frac: float) -> Gain | None:
@@ -313,14 +287,18 @@ def _small_kernels(case: Case) -> Iterator[Evidence]:
         yield ("most idle before", f"{name.name}, {name.count:,} times")
 
 
+def _words(key: str) -> str:
+    """What is told of programs that do not only train."""
+    return str(table(Path(__file__).resolve().parents[1] / "facts" / "host.yaml")[key])
+
+
 def _remedy(case: Case) -> str:
     if case.program.is_plain:
         return _PLAIN
     if case.program.serves:
         if any(mostly_graphs(rank) for rank in case.ranks):
-            return _FIND_SERVING
-        engine = next((name for name in _SERVING if name in case.program.marks), "")
-        return _SERVING[engine]
+            return _words("iterations")
+        return _words(next((name for name in _ENGINES if name in case.program.marks), "other"))
     tp, cp = tp_of(case), cp_of(case)
     sharded = [name for name, size in (("tensor", tp), ("context", cp)) if size and size > 1]
     less = f", or less {' and '.join(sharded)} parallelism" if sharded else ""

@@ -36,6 +36,10 @@ _LATER = (
     "Launch the next work before waiting for this: copy results to pinned memory asynchronously, behind an "
     "event, and wait where they are used."
 )
+_UNSET = (
+    "Unset CUDA_LAUNCH_BLOCKING (ROCm: HIP_LAUNCH_BLOCKING, AMD_SERIALIZE_KERNEL), which debuggers set too, "
+    "and capture again."
+)
 META = Meta(
     title="Calls that wait for the device",
     action="Remove calls that wait for the device",
@@ -99,7 +103,9 @@ def evaluate(case: Case) -> Verdict:
         return passes(
             evidence, "the host waits for something else behind them, which may take as long without"
         )
+    blocking = any("Launch" in group.call for group in groups)
     return fires(
+        blames="Each launch waits for its kernel, as with CUDA_LAUNCH_BLOCKING=1" if blocking else "",
         reason="the host waits for the device inside the step, and the queue runs dry behind each wait",
         evidence=[*evidence, *_calls(case, groups)],
         remedy=" ".join((*_anomaly(case), *_remedies(case, groups))),
@@ -173,6 +179,8 @@ def _remedies(case: Case, groups: list[CallGroup]) -> Iterator[str]:
 
 
 def _remedy_of(group: CallGroup) -> str:
+    if "Launch" in group.call:
+        return _UNSET
     operator = (group.operator or group.range_name or "").partition(",")[0].rpartition("::")[2]
     if operator in _ITEM:
         return _READ

@@ -9,9 +9,9 @@ from perfdoc.results.names import shorten
 from perfdoc.rules.engine.rule import Case, Evidence
 
 _LESS = {
-    ("GPU memory", ""): "Allocate before the loop. PyTorch frees and allocates again where memory is nearly "
-    "full, or where empty_cache() is called: leave room (expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF "
-    "wastes less of it), and call it in no step.",
+    ("GPU memory", ""): "Leave room: PyTorch frees and allocates again where memory is nearly full, or where "
+    "empty_cache() is called. expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF wastes less of it, a "
+    "smaller batch takes less; call empty_cache() in no step.",
     ("pinned host memory", ""): "Pin host memory once, before the loop, and use it again: each call locks or "
     "releases its pages, and may wait for the GPU.",
 }
@@ -21,7 +21,9 @@ _SHOWN = 3
 def allocates_less(case: Case) -> str:
     """What to do where most of the time in which hosts launch late goes to that in most steps; else empty."""
     idle_ns = sum(rank.ledger.idle.host for rank in case.ranks)
-    return _LESS.get(allocates([rank.host for rank in case.ranks], idle_ns), "")
+    found = allocates([rank.host for rank in case.ranks], idle_ns)
+    words = _LESS.get(found, "")
+    return "Allocate before the loop." if words and case.program.is_plain and "GPU" in found[0] else words
 
 
 def allocating_calls(case: Case) -> Iterator[Evidence]:

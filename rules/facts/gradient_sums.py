@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from perfdoc.results.figures import significant
 from perfdoc.rules.engine.gain import Gain, predicted
 from perfdoc.rules.engine.needs import several
 from perfdoc.rules.engine.rule import Case
-from perfdoc.rules.facts.exposed import rows_of
+from perfdoc.rules.facts.exposed import hidden_frac, rows_of
 from perfdoc.rules.facts.precision import lack_bf16
 from perfdoc.simulator.replay.edits.rewiring import WAITS_FOR_NONE
 
@@ -18,6 +20,8 @@ NOTHING_GAINED = (
 OTHER_BUCKETS = {"buckets_x4": ("fewer, larger", 4.0), "buckets_x0.25": ("earlier, smaller", 0.25)}
 """By change: messages in words, and the size as a multiple of what it is."""
 _CHANGES = (*OTHER_BUCKETS, "dp_half_bytes")
+_TWICE = 1.9
+"""Reductions for each update: with fewer nearly each is its own, as where an optimizer skips few."""
 _ACCUMULATE = "With gradient accumulation: no_sync() on all micro-batches but the last."
 
 
@@ -43,6 +47,17 @@ def gain_with_ddp(case: Case) -> Gain | None:
     """Of the best change of buckets or bytes; None where none was replayed."""
     gain = predicted(case, *_CHANGES)
     return gain if gain is not None and gain.is_predicted else None
+
+
+def summed_too_often(case: Case) -> str:
+    """That each micro-batch's gradients are reduced, and what sends less; empty where that is not known."""
+    sums = round(max((of.ddp.sums_an_update for of in case.captures if of.ddp), default=0.0), 2)
+    if sums < _TWICE:
+        return ""
+    return (
+        f"Gradients are reduced {significant(sums)} times for each step of the optimizer: no_sync() on all "
+        f"micro-batches but the last sends 1/{significant(sums)} as much."
+    )
 
 
 def gains_nothing(case: Case) -> bool:
@@ -76,7 +91,9 @@ def settings_of_ddp(case: Case, better: str) -> str:
     rows = rows_of(case, "dp")
     steps = max(sum(rank.window.steps for rank in case.ranks), 1)
     sums = [row for row in rows if row.collective == "all_reduce"]
-    words = _buckets(sum(row.count for row in sums) / steps, [row.bytes for row in sums], steps)
+    often = summed_too_often(case)
+    words = [often] if often else []
+    words += _buckets(sum(row.count for row in sums) / steps, [row.bytes for row in sums], steps)
     if better:
         words = [f"bucket_cap_mb for {better} messages (25 by default)."]
     if sends_fp32(case):
@@ -90,7 +107,7 @@ def settings_of_ddp(case: Case, better: str) -> str:
         words.append(
             "find_unused_parameters=False, if each step uses all; static_graph=True, if all skip the same."
         )
-    return " ".join([*words, _ACCUMULATE])
+    return " ".join(words if often else [*words, _ACCUMULATE])
 
 
 def _buckets(often: float, sizes: Sequence[int | None], steps: int) -> list[str]:
@@ -103,6 +120,54 @@ def _buckets(often: float, sizes: Sequence[int | None], steps: int) -> list[str]
     cap = significant(max(1.0, a_step_mb / 8), 1).replace(",", "")
     messages = "1 message a step begins" if often == 1 else f"{significant(often)} messages a step begin"
     return [f"bucket_cap_mb={cap} (25 by default): {messages} late."]
+
+
+def seldom_summed(case: Case) -> str:
+    """What sends less where nothing is hidden and half of the steps reduce nothing much; else empty."""
+    of = [rank.step_ledgers.leaf_ns["exposed_comm.dp"] for rank in case.ranks if rank.window.steps >= _FEWEST]
+    often = [int(np.count_nonzero(exposed > _LITTLE * exposed.max())) for exposed in of]
+    seldom = all(2 * n <= len(exposed) for n, exposed in zip(often, of, strict=True))
+    if not of or not seldom or (hidden_frac(case, "dp") or 0.0) > _LITTLE:
+        return ""
+    return (
+        f"{often[0]} of {len(of[0])} steps reduce, as where gradients are accumulated or weights averaged "
+        "(local SGD, DiLoCo): more seldom, fewer bytes, or beside the next steps costs less."
+    )
+
+
+def less_of_shards(case: Case) -> str:
+    """What PyTorch's own ways of sharding send less by, as far as the messages show that they may; of others
+    empty."""
+    if case.framework != "pytorch" or not case.gathers_weights or case.configuration.dialect is not None:
+        return ""
+    rows = rows_of(case, "dp")
+    gathered, scattered = (
+        sum(r.count for r in rows if r.collective == of) for of in ("all_gather", "reduce_scatter")
+    )
+    twice = gathered >= _BOTH_PASSES * scattered > 0
+    exposed = [(r.exposed_ns or 0, r.collective) for r in rows]
+    if "deepspeed" in case.program.marks:
+        return (f"{_STAGE_2} " if twice else "") + _PREFETCH
+    if 2 * sum(ns for ns, of in exposed if of == "all_reduce") > sum(ns for ns, _ in exposed) and scattered:
+        return _REPLICAS
+    return (f"{_KEEP_WHOLE} " if twice else "") + _MESH
+
+
+_FEWEST, _LITTLE = 4, 0.1
+"""Steps that show how often one reduces; of the longest step's communication, or of all of it."""
+_BOTH_PASSES = 1.5
+"""All-gathers for each reduce-scatter: weights are gathered in the forward and in the backward pass."""
+_KEEP_WHOLE = (
+    "Weights are gathered twice a step: reshard_after_forward=False (FSDP1: SHARD_GRAD_OP) keeps them for "
+    "the backward pass, where memory allows."
+)
+_STAGE_2 = "Weights are gathered in both passes: ZeRO stage 2 keeps them whole, where memory allows."
+_PREFETCH = "Gather ahead: overlap_comm, and a larger stage3_prefetch_bucket_size."
+_REPLICAS = (
+    "Most of it sums gradients over replicas of the shards (HSDP): larger groups of shards send less of it, "
+    "and set_requires_all_reduce(False) leaves it to the last of several micro-batches."
+)
+_MESH = "Over several servers a 2-D mesh gathers inside each (HSDP)."
 
 
 MANY_RANKS = 128

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -63,7 +64,12 @@ def _kernel_words(case: Case, label: str) -> str:
             return f"{larger}: a larger batch, or longer sequences. Compare its share of the data"
         slow = f"{_ALL} {significant(ratio)} times as long: a slow GPU"
         return f"{slow}. {look_at_device(case)}"
-    if _of_experts(case, own, lengths, longer_ns):
+    by_class: Counter[KernelClass] = Counter()
+    for k in own.values():
+        by_class[k.kernel_class] += k.total_ns - round(k.count * lengths[k.name])
+    if by_class[KernelClass.EMBEDDING] >= MOSTLY * longer_ns:
+        return f"{_SOME}, lookups in tables: compare which tables, or rows of them, its shard holds"
+    if _of_experts(case, by_class, longer_ns):
         return f"{_SOME}, matrix products and not attention: compare how many tokens its experts get"
     return f"{_SOME}: compare the lengths of its sequences"
 
@@ -119,15 +125,10 @@ def as_spread(case: Case, label: str, words: str, gain: Gain | None) -> Gain | N
     return replace(gain, low_ms=min(gain.low_ms or 0.0, mid), mid_ms=mid, assumptions=said)
 
 
-def _of_experts(
-    case: Case, own: Mapping[str, NamedTime], lengths: Mapping[str, float], longer_ns: float
-) -> bool:
+def _of_experts(case: Case, by_class: Mapping[KernelClass, int], longer_ns: float) -> bool:
     """Whether tokens are exchanged between experts, and what takes longer is what experts run: longer
-    sequences make attention longer first."""
-    by_class: dict[KernelClass, float] = {}
-    for k in own.values():
-        by_class[k.kernel_class] = by_class.get(k.kernel_class, 0.0) + k.total_ns - k.count * lengths[k.name]
-    products, attention = (by_class.get(c, 0.0) for c in (KernelClass.GEMM, KernelClass.ATTENTION))
+    sequences make attention longer first. by_class: ns that its kernels take longer."""
+    products, attention = (by_class[of] for of in (KernelClass.GEMM, KernelClass.ATTENTION))
     return seen(case, "ep") and products >= MOSTLY * longer_ns and attention < (1 - NEARLY_ALL) * longer_ns
 
 

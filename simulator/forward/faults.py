@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from difflib import get_close_matches
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from perfdoc.kept import table
 from perfdoc.records import dataclass
 from perfdoc.simulator.forward.layout import Layout
 
@@ -179,66 +181,27 @@ def _exposed(dimension: str) -> Callable[[Job, str], Job]:
     return apply
 
 
+_APPLIED: Mapping[str, Callable[[Job, str], Job]] = {
+    "norm_spin": _norms,
+    "small_buckets": _buckets,
+    "no_overlap": _no_overlap,
+    "launch_starved": _time("launch_ns", 1e3),
+    "gc": _time("gc_ns", 1e6),
+    "slow_data": _time("data_ns", 1e6),
+    "late_rank": _late,
+    "uneven_stages": _moved,
+    "virtual_stages": _virtual,
+    "exposed_cp": _exposed("cp"),
+    "exposed_ep": _exposed("ep"),
+    "max_connections": _connections,
+    "fp32_reduce": _fp32,
+}
 FAULTS: Mapping[str, FaultKind] = MappingProxyType(
     {
-        "norm_spin": FaultKind(
-            default="1.6", value="factor", apply=_norms, edit="norms_alone()",
-            what="norm kernels take longer during NCCL kernels, as without an SM margin",
-            shows_in="compute; the section on norm contention"),
-        "small_buckets": FaultKind(
-            default="2", value="million parameters", apply=_buckets, edit="rebucketed(bytes)",
-            what="many small gradient buckets, each with its latency",
-            shows_in="exposed_comm.dp; the count of dp collectives"),
-        "no_overlap": FaultKind(
-            default="dp", value="dp, tp, cp or ep", apply=_no_overlap, edit="overlapped(dimension)",
-            what="communication of a dimension is not overlapped with compute",
-            shows_in="exposed_comm of that dimension"),
-        "launch_starved": FaultKind(
-            default="300", value="microseconds", apply=_time("launch_ns", 1e3),
-            edit="without_launches()",
-            what="launch-bound: the host waits for the device, then delays each launch of the first two "
-            "micro-batches by this time",
-            shows_in="idle.host"),
-        "gc": FaultKind(
-            default="120", value="milliseconds", apply=_time("gc_ns", 1e6),
-            edit='without_host_time("gc")',
-            what="garbage collection once per step, on another rank each time",
-            shows_in="idle.gc on that rank, exposed communication on those that wait for it"),
-        "slow_data": FaultKind(
-            default="80", value="milliseconds", apply=_time("data_ns", 1e6),
-            edit='without_host_time("data")',
-            what="data-loader stall of this length in every step", shows_in="idle.data"),
-        "late_rank": FaultKind(
-            default="0", value="RANK or RANK:FACTOR", apply=_late, edit="without_straggler(rank, dimension)",
-            what="a straggler: the kernels of one rank take 1.2 (or FACTOR) times as long",
-            shows_in="exposed communication of its peers; the section on stragglers"),
-        "uneven_stages": FaultKind(
-            default="2", value="layers", apply=_moved, edit="balanced_layers",
-            what="layers moved from the first pipeline stage to the last",
-            shows_in="exposed_comm.pp of the early stages; late_peer in the pipeline's section"),
-        "virtual_stages": FaultKind(
-            default="1", value="vpp", apply=_virtual, edit="virtual_stages(vpp)",
-            what="too few model chunks (bubble) or too many (messages), in place of the layout's",
-            shows_in="exposed_comm.pp; bubble and transfer in the pipeline's section"),
-        "exposed_cp": FaultKind(
-            default="", value="", apply=_exposed("cp"), edit='overlapped("cp")',
-            what="keys and values are exchanged before attention, not overlapped with it",
-            shows_in="exposed_comm.cp"),
-        "exposed_ep": FaultKind(
-            default="", value="", apply=_exposed("ep"), edit='overlapped("ep")',
-            what="tokens are dispatched and combined without overlap with the experts",
-            shows_in="exposed_comm.ep"),
-        "max_connections": FaultKind(
-            default="", value="", apply=_connections, edit="without_queueing()",
-            what="CUDA_DEVICE_MAX_CONNECTIONS=1 is missing: tensor-parallel collectives of the backward pass "
-            "stay queued behind the GEMM that they should overlap with",
-            shows_in="exposed_comm.tp"),
-        "fp32_reduce": FaultKind(
-            default="", value="", apply=_fp32, edit="other_bytes(0.5)",
-            what="gradient reduction in fp32: twice the bytes",
-            shows_in="exposed_comm.dp; the bytes of dp collectives"),
+        name: FaultKind(apply=_APPLIED[name], **row)
+        for name, row in table(Path(__file__).resolve().with_name("faults.yaml")).items()
     }
-)  # fmt: skip
+)
 
 
 def parse_faults(words: Sequence[str]) -> tuple[Planted, ...]:

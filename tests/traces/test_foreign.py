@@ -138,6 +138,16 @@ FILES: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
     "packed xplane": ("h.xplane.pb.gz", lambda: gzip.compress(b"\x0a\x12abc"), "XPlane", "nsys profile"),
     "packed perfetto": ("o.pftrace.gz", lambda: gzip.compress(b"\x0a\x12\x08"), "Perfetto", "torch"),
     "xplane": ("host.xplane.pb", lambda: b"\x0a\x12abc", "XPlane", "nsys profile"),
+    "perfetto by another end": ("out.perfetto", lambda: b"\x0a\x12\x08\x01", "Perfetto", "torch.profiler"),
+    "py-spy": (
+        "t.json",
+        lambda: (
+            b'[{"ph": "B", "cat": "py-spy", "name": "main", "pid": 1, "tid": 1, "ts": 1}, '
+            b'{"ph": "E", "cat": "py-spy", "name": "main", "pid": 1, "tid": 1, "ts": 9}]'
+        ),
+        "py-spy",
+        "torch.profiler",
+    ),
     "perfetto": ("out.pftrace", lambda: b"\x0a\x12\x08\x01", "Perfetto", "torch.profiler"),
     "rocprofv3": ("r.json", lambda: b'{"rocprofiler-sdk-tool": [{}]}', "rocprofv3", "torch.profiler"),
     "chakra": ("e.json", lambda: b'{"schema": "1.0.2-chakra", "nodes": [{"id": 1}]}', "Chakra", "torch"),
