@@ -187,10 +187,10 @@ class _Move:
     def made(self) -> Rebuilt:
         """The step with everything in its new place."""
         moved = self.begins_ns >= 0
-        if self._exposed_ns(self.inside & ~moved) > self._exposed_ns(moved):
-            raise ValueError(_INSIDE)
         if not moved.any():
             raise ValueError(WAITS_FOR_NONE)
+        if self._exposed_ns(self.inside & ~moved) > self._exposed_ns(moved):
+            raise ValueError(_INSIDE)
         anew = np.zeros(len(self.order), bool)
         anew[self.arrival[moved]] = True
         self.wires.kept &= ~(anew[self.wires.target] & (self.wires.kind != EdgeKind.COLLECTIVE))
