@@ -159,7 +159,7 @@ def host_calls(view: DeviceView, *, from_ns: int | None = None) -> HostCalls:
 
     kind = kinds_of_calls(view.trace)[picked(api.name, rows)]
     if len(rows):
-        waiting = np.union1d(_waiting_copies(view), _blocking_launches(view))
+        waiting = unique(np.append(_waiting_copies(view), _blocking_launches(view)))
         at = np.minimum(np.searchsorted(rows, waiting), len(rows) - 1)
         kind[at[rows[at] == waiting]] = CallKind.SYNCHRONISING
 
