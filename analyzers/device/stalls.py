@@ -66,7 +66,7 @@ def wait_kind(call: str) -> WaitKind:
     >>> wait_kind("pthread_cond_timedwait"), wait_kind("fsync"), wait_kind("epoll_wait")
     ('lock', 'write', 'io')
     """
-    return next((kind for kind, pattern in _KINDS if re.fullmatch(pattern, call[:64])), "other")
+    return next((kind for kind, pattern in _KINDS if pattern_of(pattern).fullmatch(call[:64])), "other")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ dataclasses, with slots or an order, are made as ever.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import threading
+from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,7 @@ _FIELD = _LIKE[True].__dataclass_fields__["any"]._field_type
 
 
 def _record(cls: type, *, frozen: bool, kw_only: bool, eq: bool) -> type:
-    own = frozenset(name for name, value in cls.__dict__.items() if value is not None)
+    own = {name for name, value in cls.__dict__.items() if value is not None}
     if cls.__doc__ is None:
         cls.__doc__ = cls.__name__  # else the standard library writes the signature
     given = {name: value for name, value in cls.__dict__.items() if isinstance(value, dataclasses.Field)}
@@ -49,17 +49,13 @@ def _record(cls: type, *, frozen: bool, kw_only: bool, eq: bool) -> type:
     type.__setattr__(cls, "__dataclass_fields__", _FieldsLater(cls, kw_only, given))
     # Which the standard library asks of a base.
     type.__setattr__(cls, "__dataclass_params__", _LIKE[frozen].__dataclass_params__)
-    methods = {"__init__": _init_of(cls, kw_only), "__repr__": _shown(cls)}
+    methods: dict[str, Any] = {"__init__": _init_of(cls, kw_only), "__repr__": _shown}
     if frozen:
-        methods |= _frozen(cls)
-    if eq:
-        methods |= _compared(cls)
-        if not frozen and "__hash__" not in own:
-            cls.__hash__ = None  # type: ignore[assignment]  # what it says may change
-            del methods["__hash__"]
+        methods |= {"__setattr__": _set, "__delattr__": _delete}
+    if eq:  # what it says may change where it is not frozen
+        methods |= {"__eq__": _equal, "__hash__": _hashed if frozen else None}
     for name, method in methods.items():
         if name not in own:
-            method.__name__, method.__qualname__ = name, f"{cls.__qualname__}.{name}"
             setattr(cls, name, method)
     return cls
 
@@ -87,7 +83,7 @@ def _fields_of(cls: type, kw_only: bool, given: dict[str, Any]) -> dict[str, Any
     found: dict[str, Any] = {}
     for base in cls.__mro__[:0:-1]:
         found |= getattr(base, "__dataclass_fields__", {})
-    for name, kind in inspect.get_annotations(cls).items():
+    for name, kind in cls.__annotations__.items():
         field: Any = given.get(name) or dataclasses.field(default=getattr(cls, name, _MISSING))
         field.name, field.type, field._field_type = name, kind, _FIELD
         if field.kw_only is _MISSING:
@@ -102,17 +98,9 @@ def _init_of(cls: Any, kw_only: bool) -> Callable[..., None]:
 
     known: tuple[dict[str, Any], frozenset[str], dict[str, Callable[[], Any]]] | None = None
 
-    def looked_up() -> tuple[dict[str, Any], frozenset[str], dict[str, Callable[[], Any]]]:
-        nonlocal known
-        fields = {name: field for name, field in cls.__dataclass_fields__.items() if field.init}
-        made = {n: f.default_factory for n, f in fields.items() if f.default_factory is not _MISSING}
-        values = {name: field.default for name, field in fields.items()}
-        needed = frozenset(name for name, value in values.items() if value is _MISSING and name not in made)
-        known = values, needed, made
-        return known
-
     def init(self: Any, /, *in_order: Any, **given: Any) -> None:
-        defaults, needed, made = known or looked_up()
+        nonlocal known
+        defaults, needed, made = known = known or _defaults_of(cls)
         if in_order:
             named = dict(zip(defaults, in_order, strict=False))
             if kw_only or len(named) < len(in_order) or named.keys() & given.keys():
@@ -136,44 +124,50 @@ def _init_of(cls: Any, kw_only: bool) -> Callable[..., None]:
     return init
 
 
-def _frozen(cls: Any) -> dict[str, Callable[..., Any]]:
-    def set_(self: Any, name: str, value: Any) -> None:
-        if type(self) is cls or name in cls.__dataclass_fields__:
-            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-        super(cls, self).__setattr__(name, value)
-
-    def delete(self: Any, name: str) -> None:
-        if type(self) is cls or name in cls.__dataclass_fields__:
-            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
-        super(cls, self).__delattr__(name)
-
-    return {"__setattr__": set_, "__delattr__": delete}
+def _defaults_of(cls: Any) -> tuple[dict[str, Any], frozenset[str], dict[str, Callable[[], Any]]]:
+    """Of what `__init__` takes: all defaults, which have none, and what makes the others."""
+    fields = {name: field for name, field in cls.__dataclass_fields__.items() if field.init}
+    made = {n: f.default_factory for n, f in fields.items() if f.default_factory is not _MISSING}
+    values = {name: field.default for name, field in fields.items()}
+    return values, frozenset(n for n, value in values.items() if value is _MISSING and n not in made), made
 
 
-def _shown(cls: Any) -> Callable[..., str]:
-    def shown(self: Any) -> str:
-        names = [field.name for field in dataclasses.fields(cls) if field.repr]
-        return f"{type(self).__qualname__}({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
-
-    return shown
+# Methods of all records: of each class its own, they took half of what making the classes takes.
 
 
-def _compared(cls: Any) -> dict[str, Callable[..., Any]]:
-    known: Callable[[Any], tuple[Any, ...]] | None = None
+def _set(self: Any, name: str, value: Any) -> None:
+    _refuse("assign to", self, name)
+    object.__setattr__(self, name, value)
 
-    def looked_up() -> Callable[[Any], tuple[Any, ...]]:
-        nonlocal known
-        names = [field.name for field in dataclasses.fields(cls) if field.compare]
-        known = attrgetter(*names) if len(names) > 1 else lambda one: tuple(getattr(one, n) for n in names)
-        return known
 
-    def equal(self: Any, other: object) -> Any:
-        if other.__class__ is not self.__class__:
-            return NotImplemented
-        values = known or looked_up()
-        return values(self) == values(other)
+def _delete(self: Any, name: str) -> None:
+    _refuse("delete", self, name)
+    object.__delattr__(self, name)
 
-    def hashed(self: Any) -> int:
-        return hash((known or looked_up())(self))
 
-    return {"__eq__": equal, "__hash__": hashed}
+def _refuse(what: str, one: Any, name: str) -> None:
+    """A class made from a record that is none itself may have more than the record has."""
+    if "__dataclass_fields__" in type(one).__dict__ or name in type(one).__dataclass_fields__:
+        raise dataclasses.FrozenInstanceError(f"cannot {what} field {name!r}")
+
+
+def _shown(self: Any) -> str:
+    names = [field.name for field in dataclasses.fields(self) if field.repr]
+    return f"{type(self).__qualname__}({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
+
+
+@cache
+def _values_of(cls: Any) -> Callable[[Any], tuple[Any, ...]]:
+    names = [field.name for field in dataclasses.fields(cls) if field.compare]
+    return attrgetter(*names) if len(names) > 1 else lambda one: tuple(getattr(one, n) for n in names)
+
+
+def _equal(self: Any, other: object) -> Any:
+    if other.__class__ is not self.__class__:
+        return NotImplemented
+    values = _values_of(self.__class__)
+    return values(self) == values(other)
+
+
+def _hashed(self: Any) -> int:
+    return hash(_values_of(self.__class__)(self))
