@@ -20,7 +20,6 @@ def without_threads() -> None:
 
     Nor huge pages: the host of a virtual machine takes free ones away and makes each anew when it is touched,
     a sixth of the CPU time of one device with 2 M kernels. Small ones cost 2 % of it more without a host.
-
     Nor help on numpy's functions: two modules of its, which do nothing else, are 3 % of a small analysis.
     """
     for name in ("numpy._core._add_newdocs", "numpy._core._add_newdocs_scalars"):

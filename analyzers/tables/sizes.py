@@ -18,7 +18,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.records import dataclass
 from perfdoc.results.tables import CollectiveSize
 from perfdoc.traces import Payloads
-from perfdoc.traces.table import I32, Bool, Table, unique
+from perfdoc.traces.table import I32, Bool, Table, hashed, unique
 
 UNKNOWN = -1
 DISTINCT_SIZES = 8
@@ -64,11 +64,10 @@ def sized_calls(view: DeviceView, calls: CollectiveCalls) -> SizedCalls:
             is_one_operation=np.ones(count, bool),
             exchanged=None,
         )
-    words: dict[str, int] = {}
-    of_kind = [words.setdefault(k.transport if k else PEER_COPY, len(words)) for k in comm.kinds]
+    words, of_kind = hashed([k.transport if k else PEER_COPY for k in comm.kinds])
     payloads = view.trace.payloads
     size = group_sizes(view.trace, comm.payload, comm.communicator)
-    transport = np.array(of_kind, np.int32)[comm.kind] if of_kind else np.full(count, UNKNOWN, np.int32)
+    transport = of_kind.astype(np.int32)[comm.kind] if words else np.full(count, UNKNOWN, np.int32)
     return SizedCalls(
         transports=tuple(words),
         transport=transport,

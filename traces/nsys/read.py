@@ -27,7 +27,7 @@ from perfdoc.traces.nsys.meta import find_secrets, identify_gpus, read_meta, rea
 from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
 from perfdoc.traces.nsys.sampled import OS_CALLS, read_metrics, read_scheduling
 from perfdoc.traces.nsys.source import NsysSource, SqliteSource
-from perfdoc.traces.table import among
+from perfdoc.traces.table import among, hashed
 from perfdoc.traces.validate import EPOCH_NS
 
 _NO_STACKS = "Python stacks of Nsight captures are not read; the range stands in for the call site"
@@ -38,11 +38,8 @@ _FIRST_ROWS = 65_536
 def any_launch_found(api: ApiCalls, ids: Ids, activities: Sequence[Kernels | GraphLaunches | Copies]) -> bool:
     """Whether at least one activity has the correlation id of a call of its own process."""
     stride = 1 + max(int(t.correlation.max(initial=0)) for t in (api, *activities))
-    index: dict[int, int] = {}
-    of_thread, of_device = (
-        np.array([index.setdefault(entry.process, len(index)) for entry in entries], np.int64)
-        for entries in (ids.threads, ids.devices)
-    )
+    _, process = hashed([entry.process for entry in (*ids.threads, *ids.devices)])
+    of_thread, of_device = np.split(process, [len(ids.threads)])
     for limit in (_FIRST_ROWS, None):
         rows = np.flatnonzero((api.correlation[:limit] >= 0) & (api.thread[:limit] >= 0))
         calls = of_thread[api.thread[rows]] * stride + api.correlation[rows]
