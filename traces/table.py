@@ -112,16 +112,16 @@ class Rows:
         self._readers = [(readers or {}).get(name) for name in names]
         assert _SMALL.isdisjoint(name for name in names if name in (readers or {}))  # reads 8 bytes a value
         self._added: list[tuple[Any, ...]] = []
+        self.add = self._added.append
+        """One row, in the order of the names, all known to fit or read; `settle` now and then."""
         self._before = 0
 
     def __len__(self) -> int:
         return self._before + len(self._added)
 
-    def add(self, *values: Any) -> None:
-        """One row, in the order of the names, all known to fit or read. Many at once take a third of the
-        time."""
-        self._added.append(values)
-        if len(self._added) == _AT_ONCE:
+    def settle(self) -> None:
+        """Make columns of many rows at once, which takes a third of the time."""
+        if len(self._added) >= _AT_ONCE:
             self._append()
 
     def _append(self) -> None:

@@ -230,9 +230,9 @@ def test_equal_metadata_of_other_types_stays_apart() -> None:
 def test_a_column_is_read_alike_however_many_plain_numbers_stand_beside(odd: object) -> None:
     rows = Rows("correlation", "stream", readers=READERS)
     for value in (5, odd, 9):
-        rows.add(value, value)
+        rows.add((value, value))
     alone = Rows("correlation", "stream", readers=READERS)
-    alone.add(odd, odd)
+    alone.add((odd, odd))
     for name, column in rows.columns().items():
         assert column.tolist() == [5, READERS[name](odd), 9]
         assert alone.columns()[name].tolist() == [READERS[name](odd)]
@@ -245,14 +245,14 @@ def test_what_a_number_means_does_not_depend_on_those_beside(odd: int, beside: l
     rows = Rows(*READERS, readers=READERS)
     values = [beside[0], odd, beside[1]]
     for value in values:
-        rows.add(*[value] * len(READERS))
+        rows.add((value,) * len(READERS))
     for name, column in rows.columns().items():
         assert column.tolist() == [READERS[name](value) for value in values], name
 
 
 def test_columns_hold_whole_numbers_of_their_width() -> None:
     rows = Rows("start_ns")
-    rows.add(1.5)
+    rows.add((1.5,))
     with pytest.raises(AssertionError):
         rows.columns()
     with pytest.raises(AssertionError):

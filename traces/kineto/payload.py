@@ -44,7 +44,7 @@ class PayloadRows:
 
     def __init__(self, strings: Strings) -> None:
         self._strings = strings
-        self._rows = Rows(
+        self.rows = Rows(
             *("kernel", "range", "operation", "communicator", "group_name", "group_description"),
             *("group_size", "bytes", "dtype", "peer", "rank"),
             *("sent_bytes", "received_bytes", "most_sent_bytes", "sequence"),
@@ -72,7 +72,7 @@ class PayloadRows:
             if key is not None and len(self._known) < _KNOWN_MAX:
                 self._known[key] = row
         if row:
-            self._rows.add(kernel, *row, args.sequence)
+            self.rows.add((kernel, *row, args.sequence))
 
     def _row(self, args: Args) -> tuple[int, ...]:
         """What the metadata says but for the sequence number; empty where that is nothing."""
@@ -95,7 +95,7 @@ class PayloadRows:
 
     def table(self) -> Payloads:
         """The rows so far."""
-        columns = self._rows.columns()
+        columns = self.rows.columns()
         communicator = columns.pop("communicator").astype(np.uint64)
         return Payloads(**columns, communicator=communicator)
 

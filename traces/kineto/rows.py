@@ -110,6 +110,7 @@ class EventRows(OddEvents):
         self._own_frame: dict[str, bool] = {}
         self._kernel_names: dict[str, tuple[int, int]] = {}
         self.payloads = PayloadRows(self.strings)
+        self._tables = [self.payloads.rows, *(rows for rows in vars(self).values() if isinstance(rows, Rows))]
         self._seen, self._halves, self.of_paddle = 0, Halves(), False
         self.unknown: Counter[str] = Counter()
         """Duration events by categories that are neither read nor known to be skipped."""
@@ -145,6 +146,8 @@ class EventRows(OddEvents):
             events = list(map(as_kinetos, events)) if self.of_paddle else events
         for first in range(0, len(events), _AT_ONCE):
             self._read_some(events[first : first + _AT_ONCE])
+            for rows in self._tables:
+                rows.settle()
 
     def _read_some(self, events: list[msgspec.Raw]) -> None:
         plain, other, first = self._plain, (ARGS.decode, self._other), self._seen
@@ -207,7 +210,7 @@ class EventRows(OddEvents):
             self.payloads.add(len(self.kernels), decode_args(ARGS, event.args))
         where = self._ordinal(event, args), event.tid if args.stream is None else args.stream
         shape = args.grid, args.block, args.graph_node
-        self.kernels.add(start, end, *where, args.correlation, *interned, *shape)
+        self.kernels.add((start, end, *where, args.correlation, *interned, *shape))
 
     def _copy(self, event: Event, args: Args, start: int, end: int) -> None:
         if str(event.cat).lower().endswith("memset"):
@@ -217,11 +220,11 @@ class EventRows(OddEvents):
             pinned = 0 if "Pageable" in name[:40] else 1 if "Pinned" in name[:40] else -1
             kind = copy_kind(name)
         where = self._ordinal(event, args), event.tid if args.stream is None else args.stream
-        self.copies.add(start, end, *where, args.correlation, kind, args.bytes, pinned, args.graph_node)
+        self.copies.add((start, end, *where, args.correlation, kind, args.bytes, pinned, args.graph_node))
 
     def _api_call(self, event: Event, args: Args, start: int, end: int) -> None:
         thread, name = self._called(event)
-        self.api_calls.add(start, end, thread, args.correlation, name)
+        self.api_calls.add((start, end, thread, args.correlation, name))
 
     def _call_interval(self, event: Event) -> tuple[int, int]:
         self._name(event)
@@ -235,31 +238,28 @@ class EventRows(OddEvents):
     def _sync(self, event: Event, args: Args, start: int, end: int) -> None:
         ordinal = self._ordinal(event, args)
         kind = SYNC_KINDS.get(text(args.kind) or self._name(event), SyncKind.OTHER)
-        self.syncs.add(
-            *(start, end, ordinal, args.stream, args.correlation, kind, args.awaited_event),
-            *(args.source_stream, args.source_correlation),
-        )
+        of = (start, end, ordinal, args.stream, args.correlation, kind, args.awaited_event)
+        self.syncs.add((*of, args.source_stream, args.source_correlation))
 
     def _event_record(self, event: Event, args: Args, start: int, end: int) -> None:
         # CUPTI before 12.8 has no time for records; Kineto then writes 0 (or what is left of the origin).
         time = max(start, 0) or UNKNOWN
-        self.event_records.add(self._ordinal(event, args), args.stream, args.correlation, args.event, time)
+        self.event_records.add((self._ordinal(event, args), args.stream, args.correlation, args.event, time))
 
     def _range(self, event: Event, args: Args, start: int, end: int) -> None:
-        self.ranges.add(start, end, *self._called(event), RangeKind.PUSH_POP)
+        self.ranges.add((start, end, *self._called(event), RangeKind.PUSH_POP))
 
     def _operator(self, event: Event, args: Inputs, start: int, end: int) -> None:
-        thread, name = self._called(event)
-        dims, dtypes, values, strides = self.inputs.of(event.name, args)
-        self.operators.add(start, end, thread, name, dims, dtypes, values, strides)
+        called = self._called(event)
+        self.operators.add((start, end, *called, *self.inputs.of(event.name, args)))
         if event.cat == "Operator" and event.name.startswith(ANNOTATION_PREFIXES):
-            self.ranges.add(start, end, thread, name, RangeKind.PUSH_POP)
+            self.ranges.add((start, end, *called, RangeKind.PUSH_POP))
 
     def _python_call(self, event: Event, args: Args, start: int, end: int) -> None:
         """Frames of the program's own code, and those that wait."""
         kept = self._own_frame.get(event.name)
         if self._is_kept(event) if kept is None else kept:
-            self.python_calls.add(start, end, *self._called(event))
+            self.python_calls.add((start, end, *self._called(event)))
 
     def _frame_interval(self, event: Event) -> tuple[int, int]:
         return interval_ns(event.ts, event.dur) if self._is_kept(event) else (0, 0)
@@ -279,9 +279,9 @@ class EventRows(OddEvents):
                 args = decode_args(MEMORY_ARGS, event.args)
                 if non_negative(args.device_type) > 0 and args.allocated is not None:
                     sizes = non_negative(args.allocated), non_negative(args.reserved)
-                    self.memory.add(time, non_negative(args.device), thread, *sizes)
+                    self.memory.add((time, non_negative(args.device), thread, *sizes))
             elif not name.startswith("["):
-                self.ranges.add(time, time, thread, self.strings.intern(name), RangeKind.MARK)
+                self.ranges.add((time, time, thread, self.strings.intern(name), RangeKind.MARK))
 
     def _named(self, event: Event) -> None:
         if event.name == "process_name":

@@ -38,7 +38,7 @@ _FIRST_ROWS = 65_536
 def any_launch_found(api: ApiCalls, ids: Ids, activities: Sequence[Kernels | GraphLaunches | Copies]) -> bool:
     """Whether at least one activity has the correlation id of a call of its own process."""
     stride = 1 + max(int(t.correlation.max(initial=0)) for t in (api, *activities))
-    _, process = hashed([entry.process for entry in (*ids.threads, *ids.devices)])
+    _, process = hashed([t.process for t in ids.threads] + [d.process for d in ids.devices])
     of_thread, of_device = np.split(process, [len(ids.threads)])
     for limit in (_FIRST_ROWS, None):
         rows = np.flatnonzero((api.correlation[:limit] >= 0) & (api.thread[:limit] >= 0))
