@@ -163,10 +163,8 @@ def _values_of(cls: Any) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _equal(self: Any, other: object) -> Any:
-    if other.__class__ is not self.__class__:
-        return NotImplemented
-    values = _values_of(type(self))
-    return values(self) == values(other)
+    values = _values_of(self.__class__)
+    return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
 
 
 def _hashed(self: Any) -> int:
