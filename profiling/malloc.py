@@ -2,9 +2,7 @@
 
 import ctypes
 import os
-import sys
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 _TRIM, _MAP, _ARENAS = -1, -3, -8
@@ -20,10 +18,7 @@ def without_threads() -> None:
 
     Nor huge pages: the host of a virtual machine takes free ones away and makes each anew when it is touched,
     a sixth of the CPU time of one device with 2 M kernels. Small ones cost 2 % of it more without a host.
-    Nor help on numpy's functions: two modules of its, which do nothing else, are 3 % of a small analysis.
     """
-    for name in ("numpy._core._add_newdocs", "numpy._core._add_newdocs_scalars"):
-        sys.modules.setdefault(name, ModuleType(name))
     os.environ.setdefault("NUMPY_MADVISE_HUGEPAGE", "0")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")

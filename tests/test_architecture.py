@@ -173,7 +173,7 @@ BUDGET = {
     # The layout of a job, each degree with what shows it; dimensions by what groups without names do.
     "analyzers": 28_900,  # launches that wait; sizes of launches; slow launching; norms; a last step
     "knobs": 4_955,  # weights, one or a list; where a setting is written; versions that a file pins
-    "profiling": 7_927,  # no signal within what belongs together; copies of the process; no end of a training
+    "profiling": 7_922,  # no signal within what belongs together; copies of the process; no end of a training
     "reports": 7_820,  # what a list says of its order and savings; all ranks first; uneven steps
     "results": 3_953,  # what hosts allocate; savings in words; words that are compared; the what-if study
     "rules": 17_828,  # slow links of any dimension; what late hosts idle; what GPUs send; pauses; XLA

@@ -158,17 +158,3 @@ def test_numpy_asks_for_no_huge_pages_unless_the_user_does(
             monkeypatch.delenv(name)
     without_threads()
     assert os.environ["NUMPY_MADVISE_HUGEPAGE"] == (given or "0")
-
-
-def test_numpy_writes_no_help_for_the_command_and_works_without() -> None:
-    """numpy.ma, pandas and numba take over what numpy's functions say of themselves, where there is any."""
-    program = """
-from perfdoc.profiling.malloc import without_threads
-without_threads()
-import numba, numpy.ma, pandas
-assert numpy.ndarray.sum.__doc__ is None
-middle = numpy.ma.median(pandas.Series([3, 1, 2]).to_numpy())
-print(numba.njit(lambda values: values.sum())(middle + numpy.arange(2)))
-"""
-    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert said.stdout == "5.0\n"
