@@ -23,7 +23,10 @@ def allocates_less(case: Case) -> str:
     idle_ns = sum(rank.ledger.idle.host for rank in case.ranks)
     found = allocates([rank.host for rank in case.ranks], idle_ns)
     words = _LESS.get(found, "")
-    return "Allocate before the loop." if words and case.program.is_plain and "GPU" in found[0] else words
+    if not words or "GPU" not in found[0] or "pytorch" in case.program.marks:
+        return words
+    in_torch = "" if case.program.is_plain else f" With PyTorch l{words[1:]}"
+    return f"Allocate before the loop.{in_torch}"
 
 
 def allocating_calls(case: Case) -> Iterator[Evidence]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
-from perfdoc.analyzers.device.dimension_names import _NAMES, dimension_of_group, dimension_of_range
+from perfdoc.analyzers.device.dimension_names import NAMES, dimension_of_group, dimension_of_range
 from perfdoc.analyzers.device.launches import innermost
 from perfdoc.traces import Trace
 from perfdoc.traces.kineto.read import read_kineto
@@ -93,7 +93,7 @@ def test_process_groups(description: str, dimension: str | None) -> None:
 def test_ranges(name: str, dimension: str | None) -> None:
     assert dimension_of_range(name) == dimension
     # The filter that thins out names before any pattern is tried must let through what a pattern finds.
-    assert dimension is None or any(h in name.lower() for h in _NAMES.hints)
+    assert dimension is None or any(h in name.lower() for h in NAMES.hints)
 
 
 def test_a_group_mark_ties_a_communicator_to_its_dimension(tmp_path: Path) -> None:
