@@ -150,18 +150,19 @@ class Layout:
 
 
 def find_layout(ranks: Sequence[PipelineRank], facts: JobFacts) -> Layout:
-    """What was given; else the size of the pipelines' groups, counts of passes in ranges, and their order."""
+    """What was given; else the size of the pipelines' groups, counts of passes in ranges, and their order.
+    Of passes that messages tell some may be missing."""
     sources = {n: facts.sources.get(n, "given") for n in ("pp", "vpp", "micro_batches") if getattr(facts, n)}
     pp, vpp, micro_batches = facts.pp or None, facts.vpp or None, facts.micro_batches or None
     sizes = {(len(r.group), r.group_source) for r in ranks if r.group}
     if pp is None and len({size for size, _ in sizes}) == 1:
         pp, sources["pp"] = min(sizes)
+    ranks = [r for r in ranks if r.passes_source == "ranges"]
     forwards, numbers = counted_passes(ranks)
-    passes_source = next((r.passes_source for r in ranks if len(r.passes)), "ranges")
     if micro_batches is None and numbers is not None:
-        micro_batches, sources["micro_batches"] = numbers, passes_source
+        micro_batches, sources["micro_batches"] = numbers, "ranges"
     if micro_batches is None and vpp is not None and forwards is not None and forwards % vpp == 0:
-        micro_batches, sources["micro_batches"] = forwards // vpp, passes_source
+        micro_batches, sources["micro_batches"] = forwards // vpp, "ranges"
     if vpp is None and micro_batches is None and pp is not None and forwards is not None:
         world = facts.world_size
         stages = (stage_of(r.rank, r.group, world or r.world_size, pp) for r in ranks)
@@ -171,7 +172,7 @@ def find_layout(ranks: Sequence[PipelineRank], facts: JobFacts) -> Layout:
             micro_batches = forwards // vpp
             sources |= dict.fromkeys(("vpp", "micro_batches"), "order of the passes")
     if vpp is None and micro_batches is not None and forwards is not None and forwards % micro_batches == 0:
-        vpp, sources["vpp"] = forwards // micro_batches, passes_source
+        vpp, sources["vpp"] = forwards // micro_batches, "ranges"
     notes = []
     if vpp is not None and micro_batches is not None and forwards not in (None, vpp * micro_batches):
         notes.append(

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.pipeline.job import measure_pipeline
+from perfdoc.analyzers.pipeline.passes import Passes
 from perfdoc.analyzers.pipeline.rank import PipelineRank
+from perfdoc.analyzers.pipeline.recorded_passes import SOURCE
+from perfdoc.analyzers.pipeline.recorded_schedule import JobSchedule
 from perfdoc.simulator.captures.nsys import Clock
 from perfdoc.traces.job_facts import JobFacts
 from tests.amount import some
@@ -306,6 +309,25 @@ def test_the_layout_comes_from_the_capture_where_it_can() -> None:
     assert (missing.state, missing.pp) == ("not_measured", 2)
     assert missing.reason == "pipeline layout unknown: vpp, micro_batches"
     assert missing.remedy == "Give it: --set vpp=N micro_batches=N"
+
+
+def test_micro_batches_are_those_of_the_schedule_where_messages_tell_some_passes_only() -> None:
+    """Of a step's four forward and four backward passes two each: between the others no message lies, nor
+    another kernel. The layout has four micro-batches, of which the bubble is 1 / (4 + 1)."""
+    _, ranks = laid(JOBS["nothing names passes"])
+    first = ranks[0]
+    some_of = Passes(
+        step=np.array([0, 0, 0, 0]),
+        is_forward=np.array([True, True, False, False]),
+        micro_batch=np.array([0, 1, 2, 3]),
+        start_ns=first.step_start_ns[[0]] + np.arange(4),
+        end_ns=first.step_start_ns[[0]] + np.arange(1, 5),
+    )
+    told = [replace(first, passes=some_of, passes_source=SOURCE), *ranks[1:]]
+    schedule = JobSchedule(reason="", pp=2, vpp=1, micro_batches=4)
+    found = measure_pipeline(told, JobFacts(), ON_ONE_CLOCK, schedule)
+    assert (found.pp, found.vpp, found.micro_batches) == (2, 1, 4)
+    assert found.ideal_bubble_frac == pytest.approx(1 / 5)
 
 
 def test_jobs_without_a_pipeline() -> None:
