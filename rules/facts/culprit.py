@@ -6,7 +6,7 @@ from collections import Counter
 from math import inf
 
 from perfdoc.results.losses import largest_loss
-from perfdoc.results.replay import Gain
+from perfdoc.results.replay import WITHOUT_STRAGGLER, Gain
 from perfdoc.results.what_if import CauseKind, WhatIfAnalysis, WhatIfCause
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import upper_bound
@@ -141,7 +141,8 @@ def _is_held_up(case: Case, cause: WhatIfCause) -> bool:
     if cause.kind != "slow_rank" or len(names) > 1:
         return False
     less = [p for p in case.gains.predictions if (p.high_ns or cause.low_ns) < cause.low_ns]
-    return any(p.change == change_title(p.key, names[0]) for p in less)
+    ours = [p for p in less if p.key.startswith(WITHOUT_STRAGGLER)]
+    return any(p.change == change_title(p.key, names[0]) for p in ours)
 
 
 def _dry_beyond_ns(case: Case, cause: WhatIfCause) -> int:

@@ -185,6 +185,13 @@ def test_pd303_leads_where_the_replay_of_operations_names_the_same_rank(
         case, what_if=what_if, job=replace(case.job, skew=replace(case.job.skew, stragglers=late))
     )
     assert result("PD303", _without_rank(doubted, 2, 1.5 * saved_ns / 1e6)).reason != LAST_IN
+    # Another change that saves less says nothing of what this one does, as its title names no rank.
+    other = predicting(doubted, fused_optimizer=(0.01, 0.01, 0.01)).gains.analysis.predictions
+    priced = with_predictions(doubted, [replace(p, change=change_title(p.key)) for p in other])
+    if kind == "slow_rank":
+        gain = result("PD303", priced).gain
+        assert gain is not None
+        assert gain.mid_ms == saved_ns / 1e6
 
 
 def test_pd303_of_a_link_says_to_check_it(tmp_path: Path) -> None:
