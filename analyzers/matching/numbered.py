@@ -68,8 +68,6 @@ def assemble(
     fresh = np.ones(len(order), bool)
     fresh[1:] = (group[1:] != group[:-1]) | (number[1:] != number[:-1])
     first = np.flatnonzero(fresh)
-    if not len(first):
-        first = np.empty(0, np.int64)
     count = np.diff(np.append(first, len(order)))
 
     def extreme(values: I64, *, largest: bool) -> I64:
@@ -167,10 +165,9 @@ def in_order(
         failed[member] = found.reason
     if all_or_none and failed:
         calls = []
-    matched_by: MatchedBy | None = None
-    if len(calls) > 1:
-        matched_by = "step" if by_steps else "order"
-    return InOrder(calls=calls if len(calls) > 1 else (), matched_by=matched_by, failed=failed)
+    if len(calls) < 2:
+        return InOrder(calls=(), matched_by=None, failed=failed)
+    return InOrder(calls=calls, matched_by="step" if by_steps else "order", failed=failed)
 
 
 def _names(members: Sequence[Member]) -> str:

@@ -95,3 +95,19 @@ def find_events(times: tuple[I64, I64, I64], begin: I64, waits: Bool, work: Inte
         is_awaited=at_once,
         some=some,
     )
+
+
+def end_behind(start: I64, done: I64, begin: I64, work: Intervals) -> Bool:
+    """Which operations end while another one still runs that began before half of them had passed, and that
+    the next work waits for: not for them, as for a reduce-scatter beside the next layer's all-gather."""
+    count = start.shape[1]
+    # Of those that end together the later one is waited for.
+    ends = (done - begin[:, None]) * count + np.arange(count)
+    reach = ends.copy()
+    for of_step, mine, middle, until in zip(start, ends, (start + done) // 2, reach, strict=True):
+        order = np.argsort(of_step, kind="stable")
+        so_far = np.maximum.accumulate(mine[order])
+        until[:] = so_far[np.searchsorted(of_step[order], middle, "right") - 1]
+    begins = np.append(work.start_ns, np.iinfo(np.int64).max - ROUNDED_NS)
+    goes_on = np.maximum(begins[np.searchsorted(work.end_ns, done, "right")], done)
+    return np.asarray((reach > ends) & (reach // max(count, 1) + begin[:, None] <= goes_on + ROUNDED_NS))

@@ -150,14 +150,13 @@ class Layout:
 
 
 def find_layout(ranks: Sequence[PipelineRank], facts: JobFacts) -> Layout:
-    """What was given; else the size of the pipelines' groups, counts of passes in ranges, and their order.
-    Of passes that messages tell some may be missing."""
+    """What was given; else the size of the pipelines' groups, counts of passes in ranges, and their order."""
     sources = {n: facts.sources.get(n, "given") for n in ("pp", "vpp", "micro_batches") if getattr(facts, n)}
     pp, vpp, micro_batches = facts.pp or None, facts.vpp or None, facts.micro_batches or None
     sizes = {(len(r.group), r.group_source) for r in ranks if r.group}
     if pp is None and len({size for size, _ in sizes}) == 1:
         pp, sources["pp"] = min(sizes)
-    ranks = [r for r in ranks if r.passes_source == "ranges"]
+    ranks = [r for r in ranks if r.passes_source == "ranges"]  # of those that messages tell some are missing
     forwards, numbers = counted_passes(ranks)
     if micro_batches is None and numbers is not None:
         micro_batches, sources["micro_batches"] = numbers, "ranges"

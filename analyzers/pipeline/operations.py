@@ -212,13 +212,14 @@ def _laid_out(
     together: bool,
 ) -> RankOperations:
     """rows, waits: by step and operation. together: work reaches from one to the next."""
-    from perfdoc.analyzers.pipeline.events import find_events, where_posted
+    from perfdoc.analyzers.pipeline.events import end_behind, find_events, where_posted
     from perfdoc.analyzers.pipeline.halves import Sides, split_blocks
 
     begin, end = bounds
     start, done = calls.start_ns[rows], calls.end_ns[rows]
     is_message = among(calls.operation, _codes(calls, MESSAGES))
     posted = where_posted(view, rows, start, is_message[rows])
+    waits = waits & (is_message[rows] | ~end_behind(start, done, begin, work))
     events = find_events((start, done, posted), begin, waits, work)
     since = np.column_stack((begin, np.maximum.accumulate(events.end_ns, axis=1)))
     until = np.maximum(np.column_stack((events.begin_ns, end)), since)

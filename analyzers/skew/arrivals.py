@@ -148,8 +148,6 @@ class Lateness:
     """By row: 1 / ranks of the collective."""
     delay_ns: F64
     """By row: how much later than everyone else the rank came, if it came last alone; else 0."""
-    behind_ns: F64
-    """By row: own arrival minus the mean of the others'."""
 
 
 def lateness(matches: Matches, times: Arrivals, resolution_ns: Sequence[int | None]) -> Lateness:
@@ -170,19 +168,15 @@ def lateness(matches: Matches, times: Arrivals, resolution_ns: Sequence[int | No
     row = matches.first[collective][of] + np.arange(len(of)) - first[of]
     start = times.start_ns[row] - times.first_ns[collective][of]
     last = (times.last_ns - times.first_ns)[collective][of]
-    resolution = own[is_resolved][of]
-
-    comes_last = start >= last - resolution
+    comes_last = start >= last - own[is_resolved][of]
     together = np.bincount(of, comes_last, len(collective))[of]
     end = times.end_ns[row] - times.first_ns[collective][of]
     waited = np.where(comes_last, 0, np.maximum(np.minimum(end, last) - start, 0))
     total = np.bincount(of, waited, len(collective))[of]
     second = np.zeros(len(collective), np.int64)
     np.maximum.at(second, of, np.where(comes_last, 0, start))
-    sum_start = np.bincount(of, start, len(collective))[of]
     ranks = count[of].astype(np.float64)
     is_minority = 2 * together <= ranks
-    alone = comes_last & (together == 1)
     return Lateness(
         collective=looked,
         resolution_ns=own,
@@ -193,6 +187,5 @@ def lateness(matches: Matches, times: Arrivals, resolution_ns: Sequence[int | No
         chance=np.where(is_minority, together / ranks, 0.0),
         caused_ns=np.where(comes_last, total / np.maximum(together, 1), 0.0),
         fair_frac=1.0 / ranks,
-        delay_ns=np.where(alone, last - second[of], 0).astype(np.float64),
-        behind_ns=start - (sum_start - start) / (ranks - 1),
+        delay_ns=np.where(comes_last & (together == 1), last - second[of], 0).astype(np.float64),
     )

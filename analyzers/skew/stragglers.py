@@ -244,8 +244,7 @@ def _late_rank(
 def _is_borne_out(times: Arrivals, late: Lateness, rows: I64) -> bool:
     """Whether each part of the capture shows it again. The collectives of a slow moment are not independent:
     a rank that lost its core for one step was last in hundreds of them."""
-    collective = late.collective[late.of[rows]]
-    in_time = rows[np.argsort(times.first_ns[collective], kind="stable")]
+    in_time = rows[np.argsort(times.first_ns[late.collective[late.of[rows]]], kind="stable")]
     parts = np.array_split(in_time, _BLOCKS)
     return all(_odds_ratio(late.is_late[p].mean(), late.chance[p].mean()) >= _ODDS_RATIO for p in parts)
 

@@ -8,6 +8,7 @@ from perfdoc.rules.engine.advise import Advice, advise, needing
 from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling, predicted, worth_frac
 from perfdoc.rules.engine.needs import WINDOW, given, on_some_rank
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes
+from perfdoc.rules.facts.culprit import waiting_leads
 from perfdoc.rules.facts.graphs import MIN_GC_FRAC
 
 META = Meta(
@@ -24,6 +25,8 @@ META = Meta(
 
 INTERVAL_STEPS = 100
 """Between collections that all ranks run at the same step."""
+_IN_TURN = 1.5
+"""Of what a mean rank idles in them: where all save as much without, ranks wait for one another's."""
 
 _BY_HAND = f"Call gc.disable(), and gc.collect() every {INTERVAL_STEPS} steps on all ranks at the same step."
 _OTHERS = (
@@ -48,12 +51,14 @@ def evaluate(case: Case) -> Verdict:
     factor, said = _as_often(case)
     # With the interval from a step log the prediction is scaled already.
     logged = case.gains.collections is not None
-    worth = worth_frac(case, "without_gc") * (1.0 if logged else factor)
-    if max(share * factor, worth) < MIN_GC_FRAC:
+    part = worth_frac(case, "without_gc")
+    if max(share * factor, part * (1.0 if logged else factor)) < MIN_GC_FRAC:
         return passes(evidence, said)
     gain = predicted(case, "without_gc")
+    in_turn = part >= _IN_TURN * share and waiting_leads(case, part, late=case.job.skew.latest is not None)
     unknown = case.is_set_to("manual_gc", True) and not case.setting("manual_gc_interval")[0]
     return fires(
+        blames="Ranks collect garbage at different times, and the others wait for each" if in_turn else "",
         reason="the device idles while the host collects garbage",
         evidence=evidence,
         remedy="" if case.configuration.values else _BY_HAND,

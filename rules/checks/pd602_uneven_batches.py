@@ -23,6 +23,7 @@ from perfdoc.rules.facts.culprit_words import cure, does, look_at_device
 from perfdoc.rules.facts.memory_need import micro_batch_of, pp_of
 
 _SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
+_OF_ALL = {"all_reduce", "all_gather", "reduce_scatter", "reduce", "broadcast", "barrier"}
 _UNEVEN = "Sequence lengths are uneven over micro-batches and replicas"
 _TURNS = "Ranks compute longest in turn, as with batches of unequal length"
 
@@ -178,7 +179,8 @@ def _unevenness(case: Case) -> tuple[tuple[float, float, float, float] | None, s
         return None, "compute on CPUs varies for other reasons than the data"
     if len(case.ranks) < 2:
         return None, "one rank: whether others have longer batches is not known"
-    if pp_of(case) != 1:
+    kinds = {row.collective for rank in case.ranks for row in rank.communication}
+    if (pp_of(case) or (1 if kinds <= _OF_ALL else None)) != 1:  # each stage of a pipeline sends messages
         return None, "ranks of pipeline stages differ by design, and whether there is only one is not known"
     if _has_experts(case):
         return None, "the load of experts varies as well"

@@ -140,9 +140,9 @@ def _is_held_up(case: Case, cause: WhatIfCause) -> bool:
     names = [*cause.captures, *(f"rank {number}" for number in cause.ranks)]
     if cause.kind != "slow_rank" or len(names) > 1:
         return False
-    less = [p for p in case.gains.predictions if (p.high_ns or cause.low_ns) < cause.low_ns]
-    ours = [p for p in less if p.key.startswith(WITHOUT_STRAGGLER)]
-    return any(p.change == change_title(p.key, names[0]) for p in ours)
+    ours = [p for p in case.gains.predictions if p.key.startswith(WITHOUT_STRAGGLER)]
+    less = [p for p in ours if (p.high_ns or cause.low_ns) < cause.low_ns]
+    return any(p.change == change_title(p.key, names[0]) for p in less)
 
 
 def _dry_beyond_ns(case: Case, cause: WhatIfCause) -> int:

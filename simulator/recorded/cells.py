@@ -71,8 +71,7 @@ class RecordedJob:
     replica: tuple[int, ...]
     """By position: which of the stage's replicas."""
     step_ns: F64
-    """Measured, by step, of the rank whose steps are longest: of each step's longest a pause between two would
-    count twice, where one rank has it at a step's end and the others wait as the next begins."""
+    """Measured, by step, of the rank whose steps are longest: others may have a pause in the next step."""
     span_ns: F64
     """The same from the first operation to the last: what lies between steps left out."""
     behind_ns: F64

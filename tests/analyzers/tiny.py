@@ -20,6 +20,7 @@ from tests.captures.timeline import TimelineBuilder
 GEMM = "nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 ALL_GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def trace_of(builder: TimelineBuilder, folder: Path) -> Trace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -315,3 +316,60 @@ def test_a_host_that_logs_behind_its_work_limits_what_a_slow_gpu_costs(logs_us: 
     assert saved <= (gain.high_ms or 0) <= 1.25
     assert (gain.mid_ms is None) == (logs_us > 0)
     assert gain.low_ms <= saved
+
+
+def in_turn(
+    folder: Path, pauses: Callable[[int, int], int], *, behind_us: int = 0
+) -> tuple[Diagnosis, float]:
+    """(What is said, a step's ms): eight steps of four ranks, five kernels of 1 ms and an all-reduce of 100
+    us. A host collects garbage for as many us before the third kernel. behind_us: rank 0's host saves for so
+    long behind the second step and the fifth."""
+    builders = [TimelineBuilder() for _ in range(4)]
+    works = [(p.thread(), p.device()) for p in (b.process(pid=100 + i) for i, b in enumerate(builders))]
+    at, begins = 1_000 * US, []
+    late = [0] * 4
+    for step in range(8):
+        free, call = [], []
+        for rank, (thread, device) in enumerate(works):
+            begin = call_ns = at + late[rank]
+            for kernel in range(5):
+                if kernel == 2 and (gc_us := pauses(rank, step)):
+                    thread.range("gc", call_ns, call_ns + gc_us * US)
+                    call_ns += gc_us * US
+                start = max(begin, call_ns + 5 * US)
+                begin = start + 1_000 * US
+                device.kernel(GEMM, start, begin, launch=(thread, call_ns, call_ns + 3 * US))
+                call_ns += 5 * US
+            free.append(begin)
+            call.append(call_ns)
+        end = max(free) + 100 * US
+        for (thread, device), start, asked in zip(works, free, call, strict=True):
+            device.kernel(ALL_REDUCE, start, end, stream=20, launch=(thread, asked, asked + 3 * US))
+            thread.api("cudaStreamSynchronize", asked + 5 * US, end + 2 * US)
+        saves = behind_us * US if step in (1, 4) else 0
+        late = [saves, 0, 0, 0]
+        for thread, _ in works:
+            thread.range(f"step {step}", at, end + 3 * US)
+        begins.append(at)
+        at = end + 4 * US
+    paths = [write_nsys_sqlite(b.build(), folder / f"{i}.sqlite") for i, b in enumerate(builders)]
+    return analysed(AnalysisRequest(captures=tuple(paths), jobs=1)).diagnosis, (at - begins[0]) / 8e6
+
+
+def test_garbage_that_ranks_collect_in_turn_leads(tmp_path: Path) -> None:
+    """One of four in each step, for 3.5 ms, of which 1.5 and launches show: without, a step is 5.1 ms."""
+    said, step_ms = in_turn(tmp_path, lambda rank, step: 3_500 if rank == step % 4 else 0)
+    assert said.verdict.startswith(
+        "Ranks collect garbage at different times, and the others wait for each: 1.5"
+    )
+    first = said.opportunities[0]
+    assert first.codes == ["PD202"]
+    assert first.gain is not None
+    assert first.gain.low_ms <= step_ms - 5.1 <= (first.gain.high_ms or 0)
+
+
+def test_a_pause_between_steps_counts_once(tmp_path: Path) -> None:
+    """30 ms behind two of eight steps: on rank 0 at their ends, on the others as the next ones begin."""
+    said, step_ms = in_turn(tmp_path, lambda rank, step: 0, behind_us=30_000)
+    assert said.analyses.what_if is not None
+    assert said.analyses.what_if.measured_ns == pytest.approx(step_ms * 1e6, rel=0.01)
