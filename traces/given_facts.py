@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from perfdoc.kept import table
 from perfdoc.profiling.flops import check_shape
 from perfdoc.profiling.gpus import gpu_model
 from perfdoc.profiling.manifest import ModelShape
@@ -95,60 +96,20 @@ def _tera(value: Any) -> float:
     return _peak(_positive(value) * 1e12)
 
 
-_JOB: Mapping[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = MappingProxyType(
-    {
-        "world_size": (_count, ("gpus", "num_gpus")),
-        "tp": (_count, ("tensor_model_parallel_size",)),
-        "cp": (_count, ("context_parallel_size",)),
-        "pp": (_count, ("pipeline_model_parallel_size",)),
-        "dp": (_count, ("data_parallel_size",)),
-        "vpp": (_count, ("virtual_pipeline_model_parallel_size",)),
-        "ep": (_count, ("expert_model_parallel_size",)),
-        "etp": (_count, ("expert_tensor_parallel_size",)),
-        "sequence_parallel": (_flag, ("sp",)),
-        "micro_batches": (_count, ("num_microbatches", "num_micro_batches")),
-        "micro_batch_sequences": (_count, ("mbs", "micro_batch_size")),
-        "global_batch_sequences": (_count, ("gbs", "global_batch_size")),
-        "sequence_length": (_count, ("seq", "seq_length", "seq_len")),
-        "dtype": (_dtype, ("precision",)),
-        "recompute": (_recompute, ("recompute_granularity",)),
-        "flops_per_step": (_operations, ()),
-        "peak_flops_per_second": (_peak, ("peak_tflops",)),
-        "gpu_name": (_gpu, ()),
-    }
+_READERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {"count": _count, "count_or_none": _count_or_none, "flag": _flag, "dtype": _dtype}
+    | {"recompute": _recompute, "operations": _operations, "peak": _peak, "gpu": _gpu}
 )
-"""Field of JobFacts → (reader of its value, other names)."""
-
-_MODEL: Mapping[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = MappingProxyType(
-    {
-        "layers": (_count, ("num_layers",)),
-        "hidden_size": (_count, ("hidden",)),
-        "ffn_hidden_size": (_count, ("ffn",)),
-        "attention_heads": (_count, ("num_attention_heads", "heads")),
-        "query_groups": (_count, ("num_query_groups", "kv_heads", "num_key_value_heads")),
-        "kv_channels": (_count, ("head_dim",)),
-        "vocabulary": (_count, ("vocab_size", "padded_vocab_size")),
-        "gated_mlp": (_flag, ("swiglu", "gated_linear_unit")),
-        "experts": (_count, ("num_moe_experts", "num_experts")),
-        "experts_per_token": (_count, ("moe_router_topk", "topk")),
-        "expert_ffn_hidden_size": (_count, ("moe_ffn_hidden_size",)),
-        "expert_layers": (_count, ("moe_layers",)),
-        "shared_expert_ffn_hidden_size": (_count, ("moe_shared_expert_intermediate_size",)),
-        "q_lora_rank": (_count, ()),
-        "kv_lora_rank": (_count, ()),
-        "qk_head_dim": (_count, ()),
-        "qk_rope_head_dim": (_count, ("qk_pos_emb_head_dim",)),
-        "v_head_dim": (_count, ()),
-        "mtp_layers": (_count_or_none, ("mtp_num_layers",)),
-        "attention_window": (_count_or_none, ()),
-        "windowed_layers": (_count_or_none, ()),
-    }
+_JOB, _MODEL = (
+    {field: (_READERS[reader], aliases) for field, (reader, *aliases) in fields.items()}
+    for fields in table(Path(__file__).resolve().with_name("given_facts.yaml")).values()
 )
+"""Field of JobFacts, or of the model's shape → (reader of its value, other names)."""
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
         alias: field
-        for table in (_JOB, _MODEL)
-        for field, (_, aliases) in table.items()
+        for fields in (_JOB, _MODEL)
+        for field, (_, aliases) in fields.items()
         for alias in (field, *aliases)
     }
 )

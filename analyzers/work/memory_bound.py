@@ -13,30 +13,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 
 from perfdoc.analyzers.work.inputs import Inputs, Shape, Tensor
 from perfdoc.analyzers.work.operator_work import Formula, Kind, OperatorWork, bytes_of, vector_dtype
+from perfdoc.kept import table
 from perfdoc.records import dataclass
 
 OPERATIONS: Mapping[str, int] = MappingProxyType(
     {
-        **dict.fromkeys(("add", "sub", "rsub", "mul", "div", "neg", "abs", "exp", "log", "sqrt", "rsqrt"), 1),
-        **dict.fromkeys(("reciprocal", "sin", "cos", "tanh", "erf", "pow", "relu", "square", "sign"), 1),
-        **dict.fromkeys(("maximum", "minimum", "clamp", "clamp_min", "clamp_max", "floor", "ceil"), 1),
-        **dict.fromkeys(
-            ("remainder", "floor_divide", "true_divide", "threshold_backward", "exp2", "log2"), 1
-        ),
-        **dict.fromkeys(("addcmul", "addcdiv", "lerp"), 3),
-        "sigmoid": 3,
-        "silu": 4,
-        "gelu": 5,
-        "sigmoid_backward": 3,
-        "tanh_backward": 3,
-        "silu_backward": 8,
-        "gelu_backward": 10,
-        "where": 0,
-        "masked_fill": 0,
+        name: count
+        for count, names in table(Path(__file__).resolve().with_name("memory_bound.yaml")).items()
+        for name in names
     }
 )
 """By name without `aten::` and the `_` of an operator in place; `add` with a factor counts as without."""

@@ -3,58 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 
+from perfdoc.kept import table
 from perfdoc.patterns import pattern_of
 from perfdoc.traces.kineto.rows import EventRows
 from perfdoc.traces.kineto.unpack import RECAPTURE
 from perfdoc.traces.model import UNKNOWN, Capability, Note, SyncKind, Trace
 from perfdoc.traces.table import among, unique
 
-_GPU_ROWS = "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on a machine with a GPU."
-_SYNC_EVENTS = (
-    "Pass experimental_config=torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True) "
-    "to torch.profiler.profile."
-)
-
-# Capability -> reason when it is missing, remedy.
-_MISSING = {
-    "kernels": ("The capture has no kernels.", _GPU_ROWS),
-    "copies": ("The capture has no GPU rows.", _GPU_ROWS),
-    "graph_nodes": (
-        "CUDA graphs were launched; their kernels are rows of their own but name no graph node.",
-        "Use a PyTorch build of CUDA 12 or later from 2025 on.",
-    ),
-    "api_calls": ("The capture has no CUDA API calls.", _GPU_ROWS),
-    "launch_correlation": ("No kernel has a call's correlation id.", "Capture whole steps; keep all ids."),
-    "ranges": (
-        "The capture has no annotations.",
-        "Put torch.profiler.record_function around the parts of a step and call profiler.step().",
-    ),
-    "event_edges": ("The capture does not tie stream waits to event records.", _SYNC_EVENTS),
-    "collective_payloads": (
-        "No kernel carries collective metadata (size, type, process group).",
-        "Use PyTorch 2.4 or later with the CPU activity profiled.",
-    ),
-    "group_descriptions": (
-        "No process group has a description.",
-        "Pass group_desc to torch.distributed.new_group (PyTorch 2.4 or later).",
-    ),
-    "gpu_identity": (
-        "The file does not describe its GPUs (deviceProperties).",
-        "Keep the keys of the exported file when post-processing it; PyTorch writes this one from 1.9 on.",
-    ),
-    "utc_clock": (
-        "The times are not tied to UTC: no baseTimeNanoseconds, and no epoch times.",
-        "Keep the keys of the exported file when post-processing it.",
-    ),
-    "thread_states": (
-        "PyTorch's profiler does not record whether a thread computed or waited.",
-        "Capture with nsys profile --cpuctxsw=process-tree --trace=cuda,nvtx,osrt …",
-    ),
-}
-
+_MISSING = table(Path(__file__).resolve().with_name("limits.yaml"))
+"""Capability → reason when it is missing, remedy."""
 
 _OTHERS_CALL = pattern_of(
     r"(?:hip|musa|tops|(?:acl|cn)(?:rt)?)[A-Z]|(?:ur|ze|pi|sycl)[A-Z_]"
@@ -90,7 +51,9 @@ def capabilities(
         **(_NOT_CUDA if others else {}),
     }
     if others - {"hip"}:  # PyTorch calls AMD's activity CUDA
-        missing |= {name: (why, _DEVICE_ROWS) for name, (why, do) in missing.items() if do == _GPU_ROWS}
+        missing |= {
+            name: (why, _DEVICE_ROWS) for name, (why, do) in missing.items() if do == _MISSING["kernels"][1]
+        }
     graph_launches = any("GraphLaunch" in name for name in calls)
     descriptions = {group.description for group in trace.groups}
     descriptions |= set(trace.names(unique(trace.payloads.group_description)))

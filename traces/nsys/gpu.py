@@ -36,23 +36,15 @@ KERNEL_COLUMNS = {
 }
 """What is read of the kernel table, and what stands for NULL in it."""
 
-_COPY_KINDS = {
-    1: CopyKind.HOST_TO_DEVICE,
-    2: CopyKind.DEVICE_TO_HOST,
-    3: CopyKind.HOST_TO_DEVICE,
-    4: CopyKind.DEVICE_TO_HOST,
-    5: CopyKind.DEVICE_TO_DEVICE,
-    6: CopyKind.DEVICE_TO_DEVICE,
-    7: CopyKind.DEVICE_TO_DEVICE,
-    8: CopyKind.DEVICE_TO_DEVICE,
-    9: CopyKind.HOST_TO_HOST,
-    10: CopyKind.PEER_TO_PEER,
-    11: CopyKind.HOST_TO_DEVICE,
-    12: CopyKind.DEVICE_TO_HOST,
-    13: CopyKind.DEVICE_TO_DEVICE,
-}
-"""ENUM_CUDA_MEMCPY_OPER to CopyKind; arrays count as device memory."""
-_LAST_KIND = 13
+_COPY_KINDS = np.array(
+    [
+        *(CopyKind.OTHER, *(CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST) * 2),
+        *(*[CopyKind.DEVICE_TO_DEVICE] * 4, CopyKind.HOST_TO_HOST, CopyKind.PEER_TO_PEER),
+        *(CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST, CopyKind.DEVICE_TO_DEVICE),
+    ],
+    np.int8,
+)
+"""By ENUM_CUDA_MEMCPY_OPER; arrays count as device memory."""
 
 
 def _activity(c: Mapping[str, I64], ids: Ids) -> dict[str, Any]:
@@ -147,11 +139,8 @@ def _pinned(source_kind: I64, target_kind: I64) -> I8:
 
 
 def _copy_kind(copy_kind: I64, source_device: I64, target_device: I64) -> I8:
-    table = np.full(_LAST_KIND + 1, CopyKind.OTHER, np.int8)
-    for code, name in _COPY_KINDS.items():
-        table[code] = name
-    known = (copy_kind >= 0) & (copy_kind <= _LAST_KIND)
-    kind = np.where(known, table[np.where(known, copy_kind, 0)], np.int8(CopyKind.OTHER))
+    known = (copy_kind >= 0) & (copy_kind < len(_COPY_KINDS))
+    kind = _COPY_KINDS[np.where(known, copy_kind, 0)]
     # A copy between two devices is a peer copy whatever kind CUPTI gave it.
     peer = (source_device != NULL) & (target_device != NULL) & (source_device != target_device)
     return np.where(peer, np.int8(CopyKind.PEER_TO_PEER), kind)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from perfdoc.kept import table as read_table
 from perfdoc.profiling.marks import parse_rank_mark
 from perfdoc.profiling.nsys.command import OVERRIDE, export_sqlite
 from perfdoc.profiling.vocabulary import RANK_MARK
@@ -31,6 +32,10 @@ from perfdoc.traces.table import among, hashed
 from perfdoc.traces.validate import EPOCH_NS
 
 _NO_STACKS = "Python stacks of Nsight captures are not read; the range stands in for the call site"
+_LACKS = {
+    name: Capability(available=False, reason=reason, remedy=remedy)
+    for name, (reason, remedy) in read_table(Path(__file__).resolve().with_name("lacks.yaml")).items()
+}
 _FIRST_ROWS = 65_536
 """Nearly every export has a launch among its first rows, which spares the look at all of them."""
 
@@ -153,54 +158,23 @@ def read_nsys(source: NsysSource) -> Trace:
                 "were lost, so why the GPU was idle is not known.",
             )
         )
-    capabilities = {
-        "kernels": _have(len(kernels) > 0, "only whole CUDA graphs were traced", "--cuda-graph-trace=node"),
+    has = {
+        "kernels": len(kernels) > 0,
         # Kernels prove that the GPU was traced: no copies beside them is a measurement of none.
-        "copies": _have(
-            len(copies) > 0 or len(kernels) > 0, "no memory copy or set in the capture", "--trace=cuda"
-        ),
-        "graph_nodes": _have(
-            len(graphs) == 0,
-            "CUDA graphs were traced as a whole: their kernels, and any communication among them, are unseen",
-            "nsys profile --cuda-graph-trace=node …",
-        ),
-        "api_calls": _have(len(api) > 0, "no CUDA API rows", "nsys profile --trace=cuda …"),
-        "launch_correlation": _have(
-            any_launch_found(api, ids, (kernels, graphs, copies)),
-            "launches unknown: no CUDA API row has the correlation id of any GPU activity",
-            "whole steps, and all correlation ids that nsys wrote",
-        ),
-        "ranges": _have(
-            len(nvtx.ranges) > 0, "no NVTX ranges", "annotate steps (torch.cuda.nvtx) and --trace=cuda,nvtx"
-        ),
-        "event_edges": _have(
-            len(records) > 0 and bool((syncs.kind == 2).any()),
-            "no event records and stream waits: blocking communication cannot be proved",
-            "nsys profile --cuda-event-trace=true …",
-        ),
-        "collective_payloads": _have(
-            len(payloads) > 0,
-            "no NCCL payloads: communicators and message sizes are unknown",
-            "NCCL 2.25 or later, and export with nsys 2026 (jsonText) or --include-blobs=true",
-        ),
-        "group_descriptions": _have(
-            False,
-            "Nsight captures hold no process-group descriptions",
-            "PyTorch profiler traces hold them (PyTorch 2.4 and later)",
-        ),
-        "gpu_identity": _have(
-            any(d.gpu_name for d in devices),
-            "the export names no GPU for the devices",
-            "a whole export (nsys export --type sqlite) by nsys 2022 or later",
-        ),
-        "utc_clock": _have(
-            utc_origin_ns is not None, "no UTC start time in the export", "nsys 2022 or later"
-        ),
-        "thread_states": _have(
-            len(states) > 0 or source.count(OS_CALLS) > 0,
-            "whether a thread computed or waited was not traced",
-            "nsys profile --cpuctxsw=process-tree --trace=cuda,nvtx,osrt …",
-        ),
+        "copies": len(copies) > 0 or len(kernels) > 0,
+        "graph_nodes": len(graphs) == 0,
+        "api_calls": len(api) > 0,
+        "launch_correlation": any_launch_found(api, ids, (kernels, graphs, copies)),
+        "ranges": len(nvtx.ranges) > 0,
+        "event_edges": len(records) > 0 and bool((syncs.kind == 2).any()),
+        "collective_payloads": len(payloads) > 0,
+        "group_descriptions": False,
+        "gpu_identity": any(d.gpu_name for d in devices),
+        "utc_clock": utc_origin_ns is not None,
+        "thread_states": len(states) > 0 or source.count(OS_CALLS) > 0,
+    }
+    capabilities = {
+        name: Capability(available=True) if there else _LACKS[name] for name, there in has.items()
     }
     if in_graphs:
         notes.append(
@@ -264,12 +238,6 @@ def _is_cpu_run(names: Sequence[str]) -> bool:
     """Whether perfdoc's trainer marked a rank that trains on the CPU, where no kernels are to be expected."""
     marks = (parse_rank_mark(n) for n in names if n.startswith(RANK_MARK))
     return any(mark is not None and mark.device == "cpu" for mark in marks)
-
-
-def _have(available: bool, reason: str, remedy: str) -> Capability:
-    return (
-        Capability(available=True) if available else Capability(available=False, reason=reason, remedy=remedy)
-    )
 
 
 _EXPORT_TIMEOUT_S = 3600
