@@ -15,6 +15,7 @@ import numpy as np
 from perfdoc.analyzers.base.memory import give_back
 from perfdoc.analyzers.communication.ddp import Ddp, find_ddp
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
+from perfdoc.analyzers.contention.taken import taken_notes
 from perfdoc.analyzers.device.activity import device_activity, without_launches
 from perfdoc.analyzers.device.event_counts import NO_LAUNCHED, event_counts, limited, partial_notes, within
 from perfdoc.analyzers.device.frameworks import Program, program_of, slowed_by
@@ -292,6 +293,7 @@ def measure_trace(
     left_out = {(HANGS if remedy == HANGS else s, remedy): s for t in lacking.values() for s, remedy in t}
     for (_, remedy), said in sorted(left_out.items()):
         notes.append(Note(code=HANG if remedy == HANGS else "steps-left-out", message=said, remedy=remedy))
+    notes += taken_notes([r.taken for r in ranks if r.taken])
     if comm_kernel is not None:
         notes.append(_given_communication(kinds, comm_kernel))
     if request.data_pattern is not None and not len(ranges_matching(trace, request.data_pattern.search)):
@@ -335,11 +337,8 @@ def _given_communication(kinds: KernelKinds, comm_kernel: re.Pattern[str]) -> No
             message=f"{what} changes no kernel: none has such a name that was not communication already.",
             remedy="The names are in the report's table of kernels and in PD903.",
         )
-    return Note(
-        code="comm-kernel-given",
-        message=f"{count:,} kernels count as communication because {what} says so.",
-        remedy="",
-    )
+    said = f"{count:,} kernels count as communication because {what} says so."
+    return Note(code="comm-kernel-given", message=said)
 
 
 def _where(trace: Trace) -> str:

@@ -12,6 +12,7 @@ from perfdoc.analyzers.base.memory import give_back
 from perfdoc.analyzers.communication.calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.contention.cost import norm_contention
+from perfdoc.analyzers.contention.taken import Taken, taken
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.efficiency.bounds import KernelBounds
 from perfdoc.analyzers.efficiency.device import device_efficiency
@@ -81,6 +82,8 @@ class RankMeasurement:
     """What kernels would take at their bounds; None where that was not asked for, or nothing is known."""
     suspected: SuspectedCommunication
     contention: DeviceContention
+    taken: Taken | None = None
+    """What it loses to others that have its GPU too; None of nothing, or of less than it loses otherwise."""
     host: HostActivity
     host_steps: HostSteps
     """For comparing ranks."""
@@ -156,6 +159,7 @@ def measure_device(
         bounds=None if until_ns is None else at_bounds(until_ns),
         suspected=suspected,
         contention=contention,
+        taken=taken(view, ledger),
         host=host,
         host_steps=steps,
         packing=packed,

@@ -13,7 +13,7 @@ from perfdoc.results.figures import plural, share
 from perfdoc.results.host import allocates
 from perfdoc.results.losses import PIPELINE, WORTH_A_VERDICT_FRAC, largest_loss, outside_of
 from perfdoc.results.names import listed, shorten
-from perfdoc.results.quality import HANG, PAGES
+from perfdoc.results.quality import HANG, PAGES, TAKEN
 from perfdoc.results.ranking import AS_SLOW
 from perfdoc.results.ranks import computing_longer, in_steps, longest_step_ns
 from perfdoc.results.waits import may_be_data
@@ -34,8 +34,8 @@ def next_thing(diagnosis: Diagnosis) -> tuple[Ranked | None, str]:
     """(the thing to do first, "") or (None, what to do or to capture first, in words): never of another cause
     than the verdict. ("", None) where nothing is to be done."""
     noted = {item.code: item.remedy for item in diagnosis.quality}
-    if HANG in noted:
-        return None, noted[HANG]
+    if first := noted.get(HANG) or noted.get(TAKEN):
+        return None, first
     rows = [row for row in ranking(diagnosis) if row.leads]
     if rows and rows[0].row.blamed:
         return rows[0], ""

@@ -19,7 +19,7 @@ from perfdoc.reports.settings import setting_lines
 from perfdoc.reports.terminal import Lines, paragraph
 from perfdoc.results import Diagnosis, Quality, figures
 from perfdoc.results.names import columns, opening, prose, sentences, shorten, within
-from perfdoc.results.quality import HANG
+from perfdoc.results.quality import HANG, TAKEN
 
 COLUMNS = 80
 SAVE = 'save("report.html")'
@@ -284,7 +284,7 @@ def _named(names: Sequence[str], room: int) -> str:
 def _notes(quality: Sequence[Quality]) -> Iterator[str]:
     """The most important first; of several of one kind the first."""
     kinds: dict[str, list[Quality]] = {}
-    for item in (item for item in quality if item.code != HANG):
+    for item in (item for item in quality if item.code not in (HANG, TAKEN)):
         kinds.setdefault(item.code, []).append(item)
     order = [*(code for code in _FIRST_NOTES if code in kinds)]
     for code in [*order, *(code for code in kinds if code not in order)]:

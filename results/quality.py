@@ -71,9 +71,9 @@ class Input:
     schema: str | None
 
 
-HANG, PAGES = "hang", "managed-memory"
-"""Codes of a step that does not end, which the verdict says and whose remedy comes first, and of kernels that
-wait for pages, whose remedy does where nothing else is lost."""
+HANG, PAGES, TAKEN = "hang", "managed-memory", "gpu-taken"
+"""Codes of a step that does not end, which the verdict says and whose remedy comes first, as of a GPU that
+others have too, and of kernels that wait for pages, whose remedy does where nothing else is lost."""
 
 
 @dataclass(frozen=True, kw_only=True)

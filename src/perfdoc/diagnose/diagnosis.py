@@ -27,7 +27,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.results.bubble import exposed_bubble_ns
 from perfdoc.results.names import natural, opening, shorten
-from perfdoc.results.quality import HANG, PAGES
+from perfdoc.results.quality import HANG, PAGES, TAKEN
 from perfdoc.results.roles import MANY
 from perfdoc.results.tables import CollectiveSize, Tables
 from perfdoc.rules.engine.case import Case
@@ -171,6 +171,7 @@ def _said(
         transfer_frac=analyses.pipeline.transfer_frac,
         failed_allocations=failed,
         hang=(noted.get(HANG, ""), least_far(case)),
+        taken=noted.get(TAKEN, ""),
         aside=(noted.get(PAGES, ""), next((f"{opening(rule.reason)}." for rule in slow), "")),
         step_times=job.step_times,
         ranks_of_job=job.world_size or job.facts.world_size,

@@ -74,6 +74,8 @@ class Evidence:
     failed_allocations: int
     hang: tuple[str, str] = "", ""
     """A step that does not end, and who launched least of it."""
+    taken: str = ""
+    """What is lost to others that have the GPU too."""
     aside: tuple[str, str] = "", ""
     """That kernels wait for pages of managed memory; what few steps have more, which nothing else says."""
     step_times: StepTimes
@@ -103,6 +105,9 @@ def verdict_of(
     beside = once.beside_steps(outside, _gpus(ranks))[0] if outside is not None else ""
     if beside and beside != said:
         why = f"{why.strip()} {beside}"
+    if seen.taken:
+        said, *shown = sentences(seen.taken)
+        why = " ".join([*shown, why])
     if seen.failed_allocations:
         why = f"{said} {why}"
         said = f"{plural(seen.failed_allocations, 'allocation')} failed: out of GPU memory."
