@@ -27,6 +27,10 @@ class Marks:
     start_ns: I64
     end_ns: I64
 
+    def until(self, end: int) -> Marks:
+        """Those before one of them."""
+        return Marks(names=self.names[:end], start_ns=self.start_ns[:end], end_ns=self.end_ns[:end])
+
 
 def of_process(trace: Trace, rows: I64, process: int) -> I64:
     """Those of these ranges that are of threads of a process."""
@@ -55,7 +59,7 @@ def cut_at_ns(trace: Trace, rows: I64) -> int:
 def without_last(marks: Marks, longest_ns: int, stuck_ns: int) -> tuple[Marks, str, bool]:
     """The same without the last, which never closes and has no more work than others; what to say of it; and
     whether it hangs. longest_ns: of the others. stuck_ns: for how long its process is seen to stay there."""
-    rest = Marks(names=marks.names[:-1], start_ns=marks.start_ns[:-1], end_ns=marks.end_ns[:-1])
+    rest = marks.until(-1)
     name, open_ns = shorten(marks.names[-1], 48), int(marks.end_ns[-1] - marks.start_ns[-1])
     if stuck_ns < max(_HANG_NS, _HANG_TIMES * longest_ns):
         said = f"{name} left out: its range never closes, so that the capture ends in it"
@@ -196,7 +200,9 @@ def iterations(trace: Trace, activity: Activity) -> Marks | None:
         rows = rows[(trace.ranges.kind[rows] != RangeKind.MARK) & ~trace.ranges.never_closed[rows]]
         if len(rows):
             break
-    launched = np.sort(activity.launch_start_ns[activity.launch_start_ns >= 0])
+    order = np.argsort(activity.launch_start_ns, kind="stable")
+    order = order[np.searchsorted(activity.launch_start_ns[order], 0, "left") :]
+    launched, kernel = activity.launch_start_ns[order], activity.kernel[order]
     if len(rows) < MIN_ITERATIONS or not len(launched):
         return None
     rows = outermost(trace, rows)
@@ -210,6 +216,8 @@ def iterations(trace: Trace, activity: Activity) -> Marks | None:
     name, begin, end = trace.ranges.name[rows[last]], begin[last], end[last]
     until = np.searchsorted(launched, end, "left")
     turns = _in_turn(name, until - np.searchsorted(launched, begin, "left"), np.diff(until, prepend=0))
+    if turns == 2 and _one_and_more(np.where(kernel >= 0, trace.kernels.full_name[kernel], -1), until):
+        turns = 1
     if not turns or launched[0] >= end[0]:
         return None
     end = end[turns - 1 :: turns]
@@ -230,6 +238,21 @@ def _in_turn(name: I64, inside: I64, counts: I64) -> int:
         if again and own and other and _alike(counts, turns):
             return turns
     return next((turns for turns in (1, 2) if _alike(counts, turns)), 0)
+
+
+_FEWEST_NAMES = 3
+"""Of kernels: forward, backward and update; fewer are alike whatever they do."""
+
+
+def _one_and_more(names: I64, until: I64) -> bool:
+    """Whether of two iterations in turn the longer ends in all that the shorter launches: an evaluation lies
+    before every second one. names: of what is launched; until: how much is by the end of each."""
+    for (first, middle), (_, last) in pairwise(pairwise(until.tolist())):
+        common = min(middle - first, last - middle)
+        same = names[middle - common : middle]
+        if (same != names[last - common : last]).any() or len(np.unique(same)) < _FEWEST_NAMES:
+            return False
+    return True
 
 
 def _alike(counts: I64, turns: int) -> bool:

@@ -94,6 +94,8 @@ HANGS = (
     "collective is waited for."
 )
 _NEVER = np.iinfo(np.int64).max
+MORE_THAN_A_STEP = 1.5
+"""Times the launches of any other step: a last one that never closes and has more holds what follows."""
 _NO_RANGES = StepRanges(start_ns=np.empty(0, np.int64), end_ns=np.empty(0, np.int64))
 
 
@@ -163,8 +165,14 @@ def find_window(
     cut, end_so, hung = "", _BETWEEN, None
     if len(rows) and len(steps) > 1 and ranges.start_ns[-1] == cut_at_ns(trace, rows):
         longest_ns = max(step.duration_ns for step in steps[:-1])
-        if steps[-1].duration_ns <= longest_ns:
-            counts = launched.share_between(marks.start_ns, marks.end_ns)[0]
+        counts = launched.share_between(marks.start_ns, marks.end_ns)[0]
+        most = int(counts[:-1].max())
+        if steps[-1].duration_ns > longest_ns and counts[-1] > MORE_THAN_A_STEP * most > 0:
+            cut = f"{shorten(marks.names[-1], 48)} left out: its range never closes, and holds what follows: "
+            cut += f"{counts[-1]:,} launches, where others have up to {most:,}."
+            marks = marks.until(-1)
+            steps, ranges = _host_steps(marks) if on_host else _tile(activity, marks, no_id)
+        elif steps[-1].duration_ns <= longest_ns:
             stuck_ns = 0 if on_host else _stuck_ns(trace, activity, int(marks.start_ns[-1]))
             marks, cut, hangs = without_last(marks, longest_ns, stuck_ns)
             end_so = HANGS if hangs else _BETWEEN

@@ -206,7 +206,10 @@ class _Computing:
 
     @property
     def _fusible(self) -> Bool:
+        # A transducer's loss goes from frame to frame: no fusion shortens that.
+        steps = np.array([k.label == "transducer" for k in self._view.kinds.kinds], bool)
         mine: Bool = is_fusible(self.classes) & (self.phase != Phase.OPTIMIZER)
+        mine &= ~steps[self._view.kinds.kind[self.rows]]
         return mine
 
     def bounds(self, operators: Operators, idle_sms_ns: I64, until_ns: int) -> KernelBounds | None:

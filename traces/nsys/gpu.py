@@ -95,6 +95,8 @@ def read_copies(source: NsysSource, ids: Ids) -> Copies:
 
 _MANAGED, _MANY_FRAC = (11, 12), 0.01
 """ENUM_CUDA_MEMCPY_OPER of pages of managed memory that move; the time for it that counts, of kernels'."""
+HOST_FAULTS, _HOST_FAULT_NS = "CUDA_UM_CPU_PAGE_FAULT_EVENTS", 10_000
+"""A row a fault of the host (--cuda-um-cpu-page-faults=true), with no length: so much each takes at least."""
 PAGE_FAULTS = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
 """A row a group of faults, with how long it took (nsys --cuda-um-gpu-page-faults=true)."""
 
@@ -108,9 +110,15 @@ def migrations(source: NsysSource, kernels_ns: int, names: Sequence[str]) -> lis
         moved &= c["migrationCause"] > 0
     f = read_ints(source, PAGE_FAULTS, {"start": 0, "end": 0, "numberOfPageFaults": 1})
     fit = times_fit(f["start"], f["end"])
+    touched = read_ints(source, HOST_FAULTS, {"start": 0})["start"]
+    notes = []
+    if len(touched) * _HOST_FAULT_NS > _MANY_FRAC * kernels_ns:
+        said = f"The CPU faulted {len(touched):,} times on pages of managed memory that were on the GPU: each"
+        do = "Copy what the host reads at once (cudaMemPrefetchAsync to the CPU), or keep it there."
+        notes = [Note(code="host-page-faults", message=f"{said} time it waits.", remedy=do)]
     faults_ns, count = (int(x[fit].sum()) for x in (f["end"] - f["start"], f["numberOfPageFaults"]))
     if max(int((c["end"] - c["start"])[moved].sum()), faults_ns) <= _MANY_FRAC * kernels_ns:
-        return []
+        return notes
     times = f"{int(moved.sum()):,} times, {int(np.maximum(c['bytes'][moved], 0).sum()) >> 20:,} MiB"
     which = f"Pages of managed memory moved {times}"
     if faults_ns:
@@ -118,7 +126,7 @@ def migrations(source: NsysSource, kernels_ns: int, names: Sequence[str]) -> lis
         which = f"{count:,} page faults of the GPU, in managed memory, take {of}"
     said = f"{which}: a kernel that waits for a page counts as compute."
     remedy = "Prefetch what kernels touch (cudaMemPrefetchAsync), or keep it on the device where it fits."
-    return [Note(code="managed-memory", message=said, remedy=remedy)]
+    return [*notes, Note(code="managed-memory", message=said, remedy=remedy)]
 
 
 def read_graph_launches(source: NsysSource, ids: Ids) -> GraphLaunches:

@@ -11,6 +11,7 @@ from perfdoc.kept import table as read_table
 from perfdoc.profiling.gpus import named_by_size
 from perfdoc.records import dataclass
 from perfdoc.traces.model import Device, Note
+from perfdoc.traces.nsys.ids import process_of
 from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
 
 WARNINGS = read_table(Path(__file__).with_name("warnings.yaml"))
@@ -65,7 +66,9 @@ def identify_gpus(source: NsysSource, devices: list[Device]) -> list[Device]:
     is taken only when every GPU of the machine is of one kind.
     """
     columns, host = source.columns("TARGET_INFO_GPU"), _host_of(source)
-    devices = [replace(device, host=host) for device in devices]
+    ranks = _mpi_ranks(source)
+    devices = [replace(device, host=host, rank=ranks.get(device.process)) for device in devices]
+    devices = [d if d.rank is None else replace(d, rank_evidence="mpi") for d in devices]
     if "id" not in columns:
         return devices
     known = ("id", "name", "totalMemory", "smCount", "uuid", "busLocation")
@@ -96,6 +99,17 @@ def identify_gpus(source: NsysSource, devices: list[Device]) -> list[Device]:
             )
         )
     return result
+
+
+def _mpi_ranks(source: NsysSource) -> dict[int, int]:
+    """Rank by process, as MPI says it (--trace=mpi). A process that was started without mpirun is rank 0 of
+    itself: unless others are there, or groups of several, 0 says nothing."""
+    c = read_ints(source, "MPI_RANKS", {"globalTid": NULL, "rank": NULL})
+    found = dict(zip(process_of(c["globalTid"]).tolist(), c["rank"].tolist(), strict=True))
+    sizes = read_ints(source, "MPI_COMMUNICATORS", {"size": 0})["size"]
+    if min(found.values(), default=-1) < 0 or len(set(found.values())) < len(found):
+        return {}
+    return found if max(found.values()) > 0 or sizes.max(initial=0) > 1 else {}
 
 
 def _host_of(source: NsysSource) -> str | None:

@@ -135,6 +135,10 @@ def diagnose(
     )
 
 
+_NEARLY_ALL = 0.9
+"""Of kernel time, in kernels of unknown class, where names are missing."""
+
+
 def _said(
     whole: WholeCase, ranks: Sequence[d.Rank], analyses: d.Analyses, judged: Judged, failed: int
 ) -> tuple[str, str, str]:
@@ -178,6 +182,7 @@ def _said(
         collectives=job.tables.collectives,
         in_turns=in_turns(case),
         shared_gpu=shares_gpu(case),
+        unnamed="missing-names" in noted and (analyses.kernels.other_frac or 0.0) > _NEARLY_ALL,
         doubts=unknown_class_words(ranks, analyses.kernels).strip(),
         mostly=mostly_words(analyses.kernels),
     )

@@ -87,6 +87,8 @@ class Evidence:
     """Whether devices of one process work one at a time."""
     shared_gpu: bool = False
     """Whether other processes use the GPU that idles longest with nothing that says why."""
+    unnamed: bool = False
+    """Whether names of nearly all kernels are missing."""
     doubts: str
     """What is hidden or of unknown class; empty where nothing much is."""
     mostly: str = ""
@@ -106,8 +108,7 @@ def verdict_of(
     if beside and beside != said:
         why = f"{why.strip()} {beside}"
     if seen.taken:
-        said, *shown = sentences(seen.taken)
-        why = " ".join([*shown, why])
+        said, why = seen.taken.split(". ", 1)[0] + ".", f"{seen.taken.partition('. ')[2]} {why}"
     if seen.failed_allocations:
         why = f"{said} {why}"
         said = f"{plural(seen.failed_allocations, 'allocation')} failed: out of GPU memory."
@@ -167,6 +168,7 @@ def _of_time(
     lost = f"{part} of the {_base(ranks)}, {share(frac)}: {what}."
     if frac < WORTH_A_VERDICT_FRAC:
         sound = ", or waits for pages in kernels" if seen.aside[0] else f"{seen.mostly}: no large loss"
+        sound = ", or communication: names of kernels are missing" if seen.unnamed else sound
         said = f"{computes} of the {_base(ranks)} is compute{wrong or sound}."
         first_of = "Else the largest loss" if wrong else "The largest"
         return said, " ".join(filter(None, (*seen.aside, f"{first_of} is {lost} {why}")))
