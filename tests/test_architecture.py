@@ -171,7 +171,7 @@ def test_files_stay_small() -> None:
 
 BUDGET = {
     # The layout of a job, each degree with what shows it; dimensions by what groups without names do.
-    "analyzers": 29_049,  # launches that wait; sizes of launches; slow launching; norms; a last step
+    "analyzers": 29_040,  # launches that wait; sizes of launches; slow launching; norms; a last step
     "knobs": 4_955,  # weights, one or a list; where a setting is written; versions that a file pins
     "profiling": 7_922,  # no signal within what belongs together; copies of the process; no end of a training
     "reports": 7_820,  # what a list says of its order and savings; all ranks first; uneven steps
@@ -179,7 +179,7 @@ BUDGET = {
     "rules": 17_839,  # slow links of any dimension; what late hosts idle; what GPUs send; pauses; XLA
     "simulator": 13_808,  # tasks numbered by level; many ranks a level at a time; absent ranks; late in turn
     "src": 22_546,  # copied workers, all ended; an end that takes nothing apart; GEMMs in FP32; kept patterns
-    "traces": 10_326,  # parts joined as they come; figures of others; merged ranks; ROCm's copies; UTC
+    "traces": 10_275,  # parts joined as they come; figures of others; merged ranks; ROCm's copies; UTC
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }
 """Lines of Python by room; `src` is all packages of src/perfdoc. The aim is 86,000 in all, and 93,000 with

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -31,6 +32,7 @@ from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.offload import pauses_with_sent
 from perfdoc.analyzers.device.range_names import KnownRanges, open_on
 from perfdoc.analyzers.device.window import StepRanges
+from perfdoc.kept import table
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.results.ranks import Window
@@ -39,24 +41,13 @@ from perfdoc.traces.table import among, unique
 
 WaitKind: TypeAlias = Literal["gil", "lock", "io", "write", "sleep", "other"]
 
-_KINDS: tuple[tuple[WaitKind, str], ...] = (
-    ("lock", r"(__)?pthread_(mutex|cond|rwlock|spin|barrier|join|timedjoin|once)\w*|sem_\w+|futex\w*"),
-    ("lock", r"lll_lock_wait\w*|pthread_(tryjoin|clockjoin)\w*|flock|lockf|wait(pid|id|[34])?"),
-    ("sleep", r"(clock_)?nanosleep|u?sleep|pause|sched_yield|sigtimedwait|sigwaitinfo|sigsuspend"),
-    ("write", r"p?write(v|64|v2)?|f?write|fputs|fputc|f(data)?sync|sync(fs)?|msync|fflush|fclose|fprintf"),
-    (
-        "write",
-        r"send(to|msg|mmsg|file|file64)?|rename(at2?)?|unlink(at)?|mkdir|p?writev(64)?|copy_file_range",
-    ),
-    ("write", r"P?MPI_\w+"),
-    ("io", r"p?read(v|64|v2)?|f?read|fgets|fgetc|getc|getline|recv(from|msg|mmsg)?|accept4?|connect"),
-    ("io", r"p?poll|p?select|epoll_p?wait\d?|open(64|at|at64)?|fopen(64)?|close|l?stat(64)?|io_\w+|ioctl"),
-    ("io", r"mmap(64)?|munmap|readdir(64)?|opendir|getdents\w*|inotify\w*|splice|msgrcv|mq_\w+"),
-)
-"""What a thread waits for in a call of the C library, by the whole name; the first that matches wins."""
-
 MAX_CALL_NAMES = 64
 """Of one thread, by time: a program makes a few dozen different ones."""
+
+
+@cache
+def _kinds() -> list[tuple[WaitKind, str]]:
+    return [(kind, pattern) for kind, pattern in table(Path(__file__).resolve().with_name("stalls.yaml"))]
 
 
 @lru_cache(maxsize=4096)
@@ -66,7 +57,7 @@ def wait_kind(call: str) -> WaitKind:
     >>> wait_kind("pthread_cond_timedwait"), wait_kind("fsync"), wait_kind("epoll_wait")
     ('lock', 'write', 'io')
     """
-    return next((kind for kind, pattern in _KINDS if pattern_of(pattern).fullmatch(call[:64])), "other")
+    return next((kind for kind, pattern in _kinds() if pattern_of(pattern).fullmatch(call[:64])), "other")
 
 
 @dataclass(frozen=True, kw_only=True)

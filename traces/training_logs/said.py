@@ -9,35 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 
+from perfdoc.kept import table
+from perfdoc.patterns import pattern_of
 from perfdoc.traces.training_logs.lines import SaidFact
 from perfdoc.traces.training_logs.said_yaml import Dump, scalar
 from perfdoc.traces.training_logs.text import whole_of
 
 WORLD, PRECISION = "layout.world_size", "config.precision"
-_NUMBERS = frozenset(
-    ("seq_length", "micro_batch_size", "global_batch_size", "num_layers", "hidden_size", "ffn_hidden_size")
-    + ("num_attention_heads", "num_query_groups", "kv_channels", "num_experts", "moe_router_topk")
-    + ("moe_ffn_hidden_size", "mtp_num_layers", "padded_vocab_size", "decoder_seq_length")
-    + ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
-    + ("expert_model_parallel_size", "expert_tensor_parallel_size")
-    + ("virtual_pipeline_model_parallel_size", "data_parallel_size")
-)
+_SAID = SimpleNamespace(**table(Path(__file__).resolve().with_name("said.yaml")))
 _FLAGS = ("bf16", "fp16", "fp8", "fp8_recipe", "fp4")
-_SAME = MappingProxyType(
-    {
-        "num_moe_experts": "num_experts",
-        "encoder_seq_length": "seq_length",
-        "sequence_length": "seq_length",
-        "num_hidden_layers": "num_layers",
-        "num_key_value_heads": "num_query_groups",
-        "intermediate_size": "ffn_hidden_size",
-        "num_local_experts": "num_experts",
-        "num_experts_per_tok": "moe_router_topk",
-    }
-)
-"""Other words for the same, by the frameworks that have them."""
 _ARGUMENT = re.compile(r"(?:^|[\s:\]|])([a-z][a-z0-9_]{1,60}) \.{3,60} ([^\s]{1,60})\s*$")
 _MEGATRON = re.compile(
     r"\b(using world size|(?:data|context|tensor-model|pipeline-model)-parallel size): ?([0-9]{1,7})"
@@ -61,40 +44,6 @@ _MODEL = re.compile(r"Model config (\w{1,80}) \{")
 _JSON = re.compile(r'^\s{2}"([a-z_]{1,40})": "?([\w.]{1,60})"?,?$')
 _TITAN_DTYPE = re.compile(r'"mixed_precision_param": "(\w{1,20})"')
 _TYPES = MappingProxyType({"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"})
-_SENTENCES: Mapping[str, tuple[re.Pattern[str], str]] = MappingProxyType(
-    {
-        "distributed processes": (re.compile(r"registered\. Starting with ([0-9]{1,7}) processes"), WORLD),
-        "number of parameters on": (
-            re.compile(r"model parallel rank \(0, 0\): ?([0-9,]{1,20})\b"),
-            "config.parameters_of_rank_0",
-        ),
-        "trainable parameters": (
-            re.compile(r"Number of trainable parameters = ([0-9,]{1,20})"),
-            "config.trainable_parameters",
-        ),
-        "total parameters": (re.compile(r"\bsize: ([0-9,]{1,20}) total parameters"), "config.parameters"),
-        "Instantaneous batch": (
-            re.compile(r"Instantaneous batch size per device = ([0-9,]{1,12})"),
-            "config.micro_batch_size",
-        ),
-        "Total train batch size": (
-            re.compile(
-                r"Total train batch size \(w\. parallel, distributed & accumulation\) = ([0-9,]{1,12})"
-            ),
-            "config.global_batch_size",
-        ),
-    }
-)
-"""By a word of the line: what gives a whole number."""
-_WORDS: Mapping[str, tuple[re.Pattern[str], str]] = MappingProxyType(
-    {
-        " size: ": (
-            re.compile(r"\bModel ([\w. /-]{1,80}) size: [0-9,]{1,20} total parameters"),
-            "config.model",
-        ),
-        "CUDA capacity": (re.compile(r"CUDA capacity: (.{1,80}?) with "), "hardware.gpu"),
-    }
-)
 _OFF = ("false", "none", "null", "")
 _LONGEST = 40_000
 
@@ -126,11 +75,11 @@ class Said:
             return
         if " ..." in line and (found := _ARGUMENT.search(line)) is not None:
             self._argument(found[1], found[2])
-        for marker, (pattern, name) in _SENTENCES.items():
-            if marker in line and (found := pattern.search(line)) is not None:
+        for marker, (pattern, name) in _SAID.sentences.items():
+            if marker in line and (found := pattern_of(pattern).search(line)) is not None:
                 self._whole(name, found[1])
-        for marker, (pattern, name) in _WORDS.items():
-            if marker in line and (found := pattern.search(line)) is not None:
+        for marker, (pattern, name) in _SAID.words.items():
+            if marker in line and (found := pattern_of(pattern).search(line)) is not None:
                 self._set(name, found[1])
         for marker, take in _TAKERS.items():
             if marker in line:
@@ -173,24 +122,24 @@ class Said:
 
     def _argument(self, key: str, word: str) -> None:
         """One of Megatron's arguments."""
-        own, key = key, _SAME.get(key, key)
+        own, key = key, _SAID.same.get(key, key)
         if key == "world_size":
             self._whole(WORLD, word)
-        elif key in _NUMBERS:
+        elif key in _SAID.numbers:
             self._whole(f"config.{key}", word, alias=key != own)
         elif key in _FLAGS:
             self._flag(key, word)
 
     def _configured(self, path: tuple[str, ...], word: str) -> None:
         """One entry of a configuration in YAML: of Megatron-Bridge, or of NeMo 1."""
-        room, key = path[0], _SAME.get(path[-1], path[-1])
+        room, key = path[0], _SAID.same.get(path[-1], path[-1])
         value = scalar(word)
         if room == "dataset" and len(path) == 2 and key == "seq_length":
             self._whole("config.seq_length", value)
         elif room == "model" and len(path) == 2 and key == "seq_length":
             # Of Megatron-Bridge the longest that the model takes; the data's length is what is trained.
             self._first_length = whole_of(value)
-        elif room in ("model", "train") and len(path) == 2 and key in _NUMBERS:
+        elif room in ("model", "train") and len(path) == 2 and key in _SAID.numbers:
             self._whole(f"config.{key}", value, alias=key != path[-1])
         elif room in ("model", "mixed_precision") and len(path) == 2 and key in _FLAGS:
             self._flag(key, value)
@@ -254,8 +203,8 @@ class Said:
         elif line.startswith("}"):
             self._in_model = False
         elif self._in_model and (found := _JSON.match(line)) is not None:
-            key = _SAME.get(found[1], found[1])
-            if key in _NUMBERS and (value := whole_of(found[2])) is not None:
+            key = _SAID.same.get(found[1], found[1])
+            if key in _SAID.numbers and (value := whole_of(found[2])) is not None:
                 self._facts.setdefault(f"config.{key}", value)
         elif (found := _TITAN_DTYPE.search(line) if "mixed_precision_param" in line else None) is not None:
             self._flag(_TYPES.get(found[1], found[1]), "true")
@@ -291,7 +240,7 @@ _TAKERS: Mapping[str, Callable[[Said, str], None]] = MappingProxyType(
 )
 
 
-_ANY = re.compile("|".join(map(re.escape, (" ...", *_SENTENCES, *_WORDS, *_TAKERS))))
+_ANY = re.compile("|".join(map(re.escape, (" ...", *_SAID.sentences, *_SAID.words, *_TAKERS))))
 """Most lines of a log say nothing of this, which one search tells."""
 
 
