@@ -96,8 +96,8 @@ def test_a_small_capture_takes_no_more_modules_and_compiler_runs(capture: str, t
     """A compiler run is an annotation or a condition of the catalogue, none of a source file."""
     counts = _counted(_IMPORTS, capture, tmp_path / "imports")
     assert counts["unused"] == (["nanoarrow", "sqlite3"] if capture.endswith("sqlite") else [])
-    assert counts["modules"] <= 795  # nanoarrow has 22 small ones, pyarrow 11 large ones
-    assert counts["ours"] <= 485
+    assert counts["modules"] <= 796  # nanoarrow has 22 small ones, pyarrow 11 large ones
+    assert counts["ours"] <= 486
     assert counts["compiled"] <= 243  # a kernel's few arguments have a form of their own; tables in YAML
 
 
