@@ -10,6 +10,7 @@ from perfdoc.reports.advice import change_title, gain_words, lines_of
 from perfdoc.reports.annotations import command
 from perfdoc.reports.gaps import RULE_STATES
 from perfdoc.reports.ranking import in_order
+from perfdoc.reports.savings import next_said
 from perfdoc.reports.sections.section import stopped
 from perfdoc.results import Diagnosis, RuleResult
 from perfdoc.results.names import prose, sentences, shorten
@@ -40,8 +41,9 @@ def render_github(diagnosis: Diagnosis, fail_on: Collection[str] = ()) -> str:
     where the rule only informs; for rules that failed to run and what is wrong with the captures a warning;
     and the verdict as a notice."""
     found: dict[Literal["error", "warning", "notice"], list[str]] = {"error": [], "warning": [], "notice": []}
-    verdict = command("notice", "perfdoc", prose(diagnosis.verdict, _LIMIT))
-    found["notice"].append(verdict)
+    first = f" Next: {words}" if (words := next_said(diagnosis)[1]) else ""
+    said = f"{prose(diagnosis.verdict, _LIMIT)}{prose(first, _LIMIT)}"
+    found["notice"].append(command("notice", "perfdoc", said))
     for rule in in_order(diagnosis, [r for r in diagnosis.rules if r.state == "fires"]):
         calm: Literal["warning", "notice"] = "warning" if rule.level == "problem" else "notice"
         kind: Literal["error", "warning", "notice"] = "error" if named(rule, fail_on) else calm

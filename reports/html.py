@@ -21,7 +21,7 @@ from perfdoc.reports.charts.steps import OPEN_STEP_STRIPS, step_strips
 from perfdoc.reports.charts.timeline_parts import CHART_STYLE, TimelineParts, timeline_parts
 from perfdoc.reports.inlined import asset, inlined, policy
 from perfdoc.reports.leaves import LEAVES
-from perfdoc.reports.opportunities import Shown, choices, dialects_of, informing, opportunities, trifles
+from perfdoc.reports.opportunities import choices, dialects_of, informing, opportunities, trifles
 from perfdoc.reports.outline import inputs_grid, sections_of
 from perfdoc.reports.savings import next_said, of_all
 from perfdoc.reports.sections.roles import roles_section
@@ -107,13 +107,6 @@ def environment() -> Environment:
     return environment
 
 
-def _next(diagnosis: Diagnosis, to_do: Sequence[Shown]) -> tuple[str, str] | None:
-    """(anchor of the row, what to do first); without an anchor where no row is it; None where nothing is."""
-    row, said = outlook.next_thing(diagnosis)[0], next_said(diagnosis)
-    shown = to_do[:1] if row is not None else []
-    return (shown[0].anchor if shown else "", said) if said else None
-
-
 def render_html(diagnosis: Diagnosis) -> str:
     """The diagnosis as a page: open it from disk, print it, read it with JavaScript off. Every string of
     the diagnosis is shortened and escaped; figures carry the exact nanoseconds in data-ns."""
@@ -128,7 +121,7 @@ def html_bytes(diagnosis: Diagnosis) -> bytes:
 def _parts_of(diagnosis: Diagnosis) -> Iterator[str]:
     timeline = timeline_parts(diagnosis)
     roles = diagnosis.analyses.roles
-    to_do = opportunities(diagnosis)
+    to_do, (next_row, said) = opportunities(diagnosis), next_said(diagnosis)
     return page_parts(
         "report.html",
         scripts=(*_SCRIPTS, *(_MANY_SCRIPTS if roles else ())),
@@ -140,7 +133,8 @@ def _parts_of(diagnosis: Diagnosis) -> Iterator[str]:
         source=summary.source_line(diagnosis),
         figures=headline.verdict_figures(diagnosis),
         shares=headline.share_figures(diagnosis),
-        next=_next(diagnosis, to_do),
+        next=said,
+        next_row=to_do[0].anchor if next_row is not None else "",
         together=outlook.gain_together(diagnosis) or outlook.nothing_gained(diagnosis),
         analysed=summary.analysed_line(diagnosis),
         opportunities=to_do,

@@ -16,6 +16,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from markupsafe import Markup
@@ -104,12 +105,19 @@ def _packed(text: bytes) -> tuple[str, str]:
 
 
 def of_bars(text: bytes) -> bytes:
-    """Without its largest modules, a fifth to a half of it, for surfaces and maps: others take parts of them
-    to use if one is drawn. `var name=wrap((exports,module)=>{...});` is one that holds no other."""
+    """Without its largest modules, two fifths of it, for surfaces and maps: others take parts of them to
+    use if one is drawn. `var name=wrap((exports,module)=>{...});` is one that holds no other, and so is what
+    is behind the only `name=lazy(()=>{`."""
     wraps = Counter(re.findall(rb"\}\);var [\w$]+=([\w$]+)\(\(", text)).most_common(1)
-    parts = re.split(rb"(?<=\}\);)(?=var [\w$]+=%b\(\()" % re.escape(wraps[0][0]), text) if wraps else [text]
-    for i, part in enumerate(parts):
-        if len(part) > 300_000 and not re.search(rb"=(?!setTimeout)[\w$]+\(\(\)=>\{", part):
-            begins = re.match(rb"(var [\w$]+=[\w$]+\(\([\w$]+,([\w$]+)\)=>\{)", part)
-            parts[i] = _ANYTHING % begins.groups() if begins and part.endswith(b"});") else part
-    return b"".join(parts)
+    begin = rb"var (?:[\w$]+=%b\(\(|(?P<name>[\w$]+)=\{\};[\w$]+\((?P=name),\{)"
+    starts = re.finditer(rb"(?<=\}\);)" + begin % re.escape(wraps[0][0]), text) if wraps else ()
+    cuts = [0, *(start.start() for start in starts), len(text)]
+    return b"".join(_left_of(text[a:b]) for a, b in pairwise(cuts))
+
+
+def _left_of(part: bytes) -> bytes:
+    begins = re.match(rb"(var [\w$]+=[\w$]+\(\([\w$]+,([\w$]+)\)=>\{)", part)
+    lazy = [found.end() for found in re.finditer(rb"=(?!setTimeout)[\w$]+\(\(\)=>\{", part)]
+    if len(part) < 300_000 or len(lazy) > 1 or not (lazy or begins) or not part.endswith(b"});"):
+        return part
+    return part[: lazy[0]] + b"});" if lazy or begins is None else _ANYTHING % begins.groups()

@@ -16,12 +16,14 @@ from perfdoc.reports import headline, outlook
 from perfdoc.reports.advice import gain_words
 from perfdoc.reports.leaves import parts_of
 from perfdoc.reports.outline import outline
+from perfdoc.reports.over_ranks import mean_words
 from perfdoc.reports.ranking import INEXACT, ranking
+from perfdoc.reports.savings import next_said
 from perfdoc.reports.sections.section import Section
 from perfdoc.reports.settings import spellings
 from perfdoc.reports.summary import analysed_line, facts_of
 from perfdoc.results import Diagnosis, RuleResult
-from perfdoc.results.figures import duration, plural, share
+from perfdoc.results.figures import plural, share
 from perfdoc.results.names import prose, shorten
 
 LIMIT = 14_000
@@ -118,7 +120,7 @@ def render_llm(diagnosis: Diagnosis) -> str:
     parts = [
         (["# perfdoc diagnosis", *_head(diagnosis)], 1_400),
         (["# Job", *_facts(diagnosis)], 1_500),
-        (["# Ledger, all ranks: share of their windows", *_ledger(diagnosis)], 1_200),
+        (["# Ledger, mean over ranks", *_ledger(diagnosis)], 1_200),
         (["# What to do, best first (savings overlap: never add them)", *_to_do(diagnosis)], 4_600),
         *((_section(sections[key], table), room) for key, room, table in _TOLD if key in sections),
     ]
@@ -146,6 +148,8 @@ def _head(diagnosis: Diagnosis) -> Iterator[str]:
     yield f"verdict: {sentence(diagnosis.verdict, 600)}"
     if diagnosis.why:
         yield f"why: {sentence(diagnosis.why, 400)}"
+    if first := next_said(diagnosis)[1]:
+        yield f"next: {sentence(first, 500)}"
     if stretch := analysed_line(diagnosis):
         yield f"analysed: {sentence(stretch, 200)}"
     for figure in headline.verdict_figures(diagnosis):
@@ -161,13 +165,10 @@ def _facts(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _ledger(diagnosis: Diagnosis) -> Iterator[str]:
     for part in parts_of(diagnosis) if diagnosis.ranks else ():
-        yield f"- {part.label}: {part.share}, {duration(part.ns)}"
+        yield f"- {part.label}: {part.share}, {mean_words(part.ns, diagnosis.ranks)}"
 
 
 def _to_do(diagnosis: Diagnosis) -> Iterator[str]:
-    wanted = outlook.next_capture(diagnosis)
-    if wanted:
-        yield f"- {sentence(wanted, 400)}"
     for found in findings_of(diagnosis):
         if found["kind"] in ("predicted", "bound", "unmeasured"):
             yield "\n".join(_one(found))

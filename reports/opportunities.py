@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from perfdoc.patterns import pattern_of
 from perfdoc.records import dataclass
 from perfdoc.reports.advice import excluding
+from perfdoc.reports.outlook import replayed_ns
 from perfdoc.reports.ranking import INEXACT, Ranked, gain_figures, ranking, trifles_in
 from perfdoc.reports.savings import holds, shared_with
 from perfdoc.reports.sections.section import stopped
@@ -166,7 +167,7 @@ def choices(diagnosis: Diagnosis) -> Choices | None:
         return None
     predictions = {p.key: p for p in diagnosis.analyses.gains.predictions}
     names = [_name(key, predictions) for key in keys]
-    step_ns = max((p.step_ns for p in predictions.values() if p.step_ns), default=None)
+    step_ns = replayed_ns(diagnosis)
     excluded = excluding(diagnosis.rules)
     possible = [s for s in combined.sets if not any(pair <= set(s.keys) for pair in excluded)]
     reasons = [combined.sets_reason] if combined.sets_reason else []

@@ -65,7 +65,7 @@ def _to_do(diagnosis: Diagnosis) -> Section | None:
     """The first rows of the ranking; findings say more of each."""
     ranked = ranking(diagnosis)
     rows = [row for row in ranked if row.sized or (row.leads and row.rules)]
-    wanted, several = next_said(diagnosis), "Savings overlap; do not add them." if len(rows) > 1 else ""
+    wanted, several = next_said(diagnosis)[1], "Savings overlap; do not add them." if len(rows) > 1 else ""
     told = (f"Next: {wanted}" if wanted else "", several, trifles_in(ranked, _NAMED))
     sentences = [text for text in told if text]
     grids = [ranking_grid(rows, _TO_DO)] if rows else []

@@ -72,16 +72,16 @@ def gain_together(diagnosis: Diagnosis) -> str:
     names = [shorten(re.split(_ASIDE, known.get(key, key))[0], 96) for key in best]
     if (both.gain.mid_ms or 0.0) <= 0:
         return f"{len(names)} changes each have a predicted gain; simulated together they gain nothing."
-    steps = [p.step_ns for p in diagnosis.analyses.gains.predictions if p.step_ns]
+    step_ns = replayed_ns(diagnosis)
     said = f"{len(names)} changes together ({listed(names, _NAMED)}): "
     of = "step" if in_steps(diagnosis.ranks) else "window"
     per = "per step" if of == "step" else "in this window"
     low, mid, high = (rough(ms or 0.0) for ms in (both.gain.low_ms, both.gain.mid_ms, both.gain.high_ms))
     part = ""
-    if steps:
-        base = _base(max(steps), of, diagnosis)
-        base += "" if base == f"the {of}" else f" ({rough(max(steps) / 1e6)})"
-        part = f", {share((both.gain.mid_ms or 0.0) * 1e6 / max(steps))} of {base}"
+    if step_ns:
+        base = _base(step_ns, of, diagnosis)
+        base += "" if base == f"the {of}" else f" ({rough(step_ns / 1e6)})"
+        part = f", {share((both.gain.mid_ms or 0.0) * 1e6 / step_ns)} of {base}"
     said += f"{MINUS}{mid} {per} ({low} to {high}){part}, predicted{_provided(diagnosis, both)}"
     apart = [codes for pair, codes in excluding(diagnosis.rules).items() if pair <= set(both.accepted)]
     if apart:
@@ -100,11 +100,16 @@ def together_in_short(diagnosis: Diagnosis, shown: int) -> str:
     rows = [row.row.key for row in ranking(diagnosis) if row.leads]
     *others, last = sorted(rows.index(key) + 1 if key in rows else shown + 1 for key in both.accepted)
     named = f"{', '.join(map(str, others))} and {last}" if last <= shown else f"{len(both.accepted)} changes"
-    steps = [p.step_ns for p in diagnosis.analyses.gains.predictions if p.step_ns]
-    part = f", {share((both.gain.mid_ms or 0.0) * 1e6 / max(steps))}" if steps else ""
+    step_ns = replayed_ns(diagnosis)
+    part = f", {share((both.gain.mid_ms or 0.0) * 1e6 / step_ns)}" if step_ns else ""
     gain = f"{rough(both.gain.mid_ms or 0.0)}{part}, predicted{_provided(diagnosis, both)}"
     search = "; search: perfdoc tune TRACES" if modelled else ""
     return f"{named} together: {gain}{search}."
+
+
+def replayed_ns(diagnosis: Diagnosis) -> float:
+    """The step of which gains of several changes are shares; 0 where none was replayed."""
+    return max((p.step_ns for p in diagnosis.analyses.gains.predictions if p.step_ns), default=0)
 
 
 def _together(diagnosis: Diagnosis) -> Combined | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from perfdoc.records import dataclass
 from perfdoc.results import Rank, figures
 from perfdoc.results.names import shorten
+from perfdoc.results.ranks import in_steps, units_of
 
 _APART_FRAC = 0.03
 """Of the median: a mean that differs by more is another figure. Shares and gains are of the mean."""
@@ -46,6 +47,12 @@ def windows_ns(ranks: Iterable[Rank]) -> int:
     return sum(rank.window.duration_ns for rank in ranks)
 
 
+def mean_words(ns: int, ranks: Sequence[Rank]) -> str:
+    """A sum over ranks and steps as the ledger shows it, `4.418 ms a step`, else of a rank's window."""
+    of = " a step" if in_steps(ranks) else " a window" if len(ranks) > 1 else ""
+    return f"{figures.duration(round(ns / sum(units_of(ranks))))}{of}"
+
+
 def frac(part: int, whole: int) -> float | None:
     """part / whole; None of nothing."""
     return part / whole if whole > 0 else None
@@ -66,19 +73,22 @@ class Total:
     worst: str
     """Label of the rank with the most of it; empty for a single rank and where all have none."""
     worst_ns: int
+    worst_frac: float | None
+    """Of that rank's window."""
 
 
 def total_of(ranks: Iterable[Rank], figure: Callable[[Rank], int | None]) -> Total:
     """The sum over the ranks that have the figure, and the rank that has the most of it."""
-    known = [(value, rank.label) for rank in ranks if (value := figure(rank)) is not None]
-    worst = max(known, key=lambda row: row[0], default=(0, ""))
+    known = [(value, rank) for rank in ranks if (value := figure(rank)) is not None]
+    worst_ns, worst = max(known, key=lambda row: row[0], default=(0, None))
     return Total(
         sum_ns=sum(value for value, _ in known),
-        worst=shorten(worst[1], 64) if len(known) > 1 and worst[0] else "",
-        worst_ns=worst[0],
+        worst=shorten(worst.label, 64) if worst is not None and len(known) > 1 and worst_ns else "",
+        worst_ns=worst_ns,
+        worst_frac=None if worst is None else frac(worst_ns, worst.window.duration_ns),
     )
 
 
 def worst_of(total: Total) -> str:
-    """`; most on rank 3: 1.200 ms`, or nothing."""
-    return f"; most on {total.worst}: {figures.duration(total.worst_ns)}" if total.worst else ""
+    """`; most on rank 3: 12.0 %`, or nothing."""
+    return f"; most on {total.worst}: {figures.share(total.worst_frac)}" if total.worst else ""

@@ -130,13 +130,14 @@ def next_words(ranked: Ranked, diagnosis: Diagnosis) -> tuple[str, str, str]:
     return first, then, stopped(f"{titled(ranked)}{f': {gain}' if gain else ''}")
 
 
-def next_said(diagnosis: Diagnosis) -> str:
-    """What is done or captured first, in sentences; empty where nothing is to be done."""
+def next_said(diagnosis: Diagnosis) -> tuple[Ranked | None, str]:
+    """(its row, None where no row is it; what is done or captured first, in sentences, empty where nothing is
+    to be done)."""
     row, words = next_thing(diagnosis)
     if row is None:
-        return words
+        return None, words
     first, then, said = next_words(row, diagnosis)
-    return f"{opening(first)} {opening(then)}: {said}" if first else said
+    return row, f"{opening(first)} {opening(then)}: {said}" if first else said
 
 
 def found(ranked: Ranked) -> str:

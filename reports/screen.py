@@ -13,7 +13,7 @@ from operator import or_
 from perfdoc.reports import gaps, headline, outlook, summary
 from perfdoc.reports.leaves import Part, parts_of
 from perfdoc.reports.ranking import Ranked, ranking, stuck_in
-from perfdoc.reports.savings import found, gain_in_words, next_words, of_all, other_base, titled
+from perfdoc.reports.savings import found, gain_in_words, next_said, next_words, of_all, other_base, titled
 from perfdoc.reports.sections.roles import outlier_sentence
 from perfdoc.reports.settings import setting_lines
 from perfdoc.reports.terminal import Lines, paragraph
@@ -91,11 +91,7 @@ _NO_REPORT = "No report was written: give -o DIR. --full has everything here."
 def render_brief(diagnosis: Diagnosis, *, report: str | None) -> str:
     """The verdict, what to do first and the report, in one line that ends with a newline."""
     said = [prose(diagnosis.verdict, 400).removesuffix(".")]
-    row, words = outlook.next_thing(diagnosis)
-    if row is not None:
-        said.append(f"next: {next_words(row, diagnosis)[2].removesuffix('.')}")
-    elif words:
-        said.append(f"next: {words.removesuffix('.')}")
+    said += [f"next: {words.removesuffix('.')}"] if (words := next_said(diagnosis)[1]) else []
     said += [shorten(report, 1000)] if report else []
     return "; ".join(said) + "\n"
 

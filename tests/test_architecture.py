@@ -174,7 +174,7 @@ BUDGET = {
     "analyzers": 29_040,  # launches that wait; sizes of launches; slow launching; norms; a last step
     "knobs": 4_955,  # weights, one or a list; where a setting is written; versions that a file pins
     "profiling": 7_922,  # no signal within what belongs together; copies of the process; no end of a training
-    "reports": 7_820,  # what a list says of its order and savings; all ranks first; uneven steps
+    "reports": 7_797,  # what a list says of its order and savings; all ranks first; uneven steps
     "results": 3_953,  # what hosts allocate; savings in words; words that are compared; the what-if study
     "rules": 17_839,  # slow links of any dimension; what late hosts idle; what GPUs send; pauses; XLA
     "simulator": 13_808,  # tasks numbered by level; many ranks a level at a time; absent ranks; late in turn

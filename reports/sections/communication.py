@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from perfdoc.records import dataclass
+from perfdoc.reports.over_ranks import frac, mean_words
 from perfdoc.reports.sections.section import (
     Cell,
     Grid,
@@ -62,14 +63,16 @@ def build(diagnosis: Diagnosis) -> Section | None:
         )
     layout = layout_grid(diagnosis.job)
     most = max(overall, key=lambda row: row.exposed_ns)
-    kind = f"{shorten(most.kind.dimension.upper(), 48)} {shorten(most.kind.collective, 48)}"
-    shown = f"{figures.duration(most.exposed_ns)} of {figures.duration(most.total_ns)}"
-    of_ranks = "over ranks and groups" if len(ranks) > 1 else "over groups"
+    what, dimension = (shorten(text, 48) for text in (most.kind.collective, most.kind.dimension))
+    kind = f"{what} of unknown dimension" if dimension == "unknown" else f"{dimension.upper()} {what}"
+    exposed = figures.share(frac(most.exposed_ns, most.total_ns))
+    of_ranks = "ranks and groups" if len(ranks) > 1 else "groups"
     return Section(
         key="communication",
         title="Communication",
         sentences=[
-            f"Most exposed: {kind}, {shown}. Sums {of_ranks}, which may overlap; hidden + exposed = total.",
+            f"Most exposed: {kind}, {mean_words(most.exposed_ns, ranks)} ({exposed} of its time). Rows are "
+            f"sums over {of_ranks}, which may overlap; hidden + exposed = total.",
             *_unknown(diagnosis, overall),
         ],
         grids=[g for g in (_overall(overall, many=len(ranks) > 1), layout, _by_rank(diagnosis)) if g],

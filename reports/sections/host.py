@@ -7,7 +7,7 @@ from functools import partial
 from statistics import median_low
 
 from perfdoc.records import dataclass
-from perfdoc.reports.over_ranks import Total, devices_of, frac, total_of, windows_ns, worst_of
+from perfdoc.reports.over_ranks import Total, devices_of, frac, mean_words, total_of, windows_ns, worst_of
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, time, word
 from perfdoc.results import Diagnosis, Rank, figures
 from perfdoc.results.host import CallGroup, HostPauses, HostSplit
@@ -87,7 +87,7 @@ def _late(ranks: Sequence[Rank], causes: Sequence[tuple[str, Total]]) -> Iterato
         return
     window = windows_ns(queued)
     total = total_of(queued, lambda rank: rank.host.launch_queue.starved_ns)
-    part, length = figures.share(frac(total.sum_ns, window)), figures.duration(total.sum_ns)
+    part, length = figures.share(frac(total.sum_ns, window)), mean_words(total.sum_ns, queued)
     devices = devices_of(queued)
     if total.sum_ns < _WORTH_A_TABLE * window:
         yield f"Not limited by the host: {devices} waited for it {part} of the time ({length})."
@@ -110,7 +110,7 @@ def _late_on_host(ranks: Sequence[Rank], causes: Sequence[tuple[str, Total]]) ->
         words = " or ".join(words for words, _ in causes)
         part = figures.share(frac(total_ns, window))
         more = worst_of(causes[0][1])
-        yield f"The host was {words} {part} of the time ({figures.duration(total_ns)}{more})."
+        yield f"The host was {words} {part} of the time ({mean_words(total_ns, ranks)}{more})."
 
 
 def _depth(ranks: Sequence[Rank]) -> Iterator[str]:
@@ -208,12 +208,8 @@ def _synchronising(ranks: Sequence[Rank]) -> Iterator[list[Cell]]:
     idle_ns = sum(c.idle_caused_ns or 0 for c in calls)
     if idle_ns:
         waited = figures.duration(sum(c.host_ns or 0 for c in calls))
-        yield [
-            word("synchronising calls"),
-            word(figures.count(sum(c.count or 0 for c in calls))),
-            time(idle_ns),
-            Cell(text=f"{waited} inside them"),
-        ]
+        often = sum(c.count or 0 for c in calls)
+        yield [word("synchronising calls"), count(often), time(idle_ns), Cell(text=f"{waited} inside them")]
 
 
 def _small_kernels(ranks: Sequence[Rank]) -> Iterator[list[Cell]]:
@@ -225,12 +221,8 @@ def _small_kernels(ranks: Sequence[Rank]) -> Iterator[list[Cell]]:
     said = f"{figures.duration(sum(s.small_ns or 0 for s in known))} of work"
     if gaps:
         said += f", one launch every {figures.duration(median_low(gaps))}"
-    yield [
-        word("kernels shorter than their launch"),
-        word(figures.count(sum(s.small or 0 for s in known))),
-        time(idle_ns),
-        Cell(text=said),
-    ]
+    often = sum(s.small or 0 for s in known)
+    yield [word("kernels shorter than their launch"), count(often), time(idle_ns), Cell(text=said)]
 
 
 def _allocations(ranks: Sequence[Rank]) -> Iterator[list[Cell]]:
@@ -244,12 +236,8 @@ def _allocations(ranks: Sequence[Rank]) -> Iterator[list[Cell]]:
         inside, of = sum(c.steps_with_calls or 0 for c in steps), sum(c.steps or 0 for c in steps)
         last = sum(c.last_step_count or 0 for c in steps)
         said = f"in {inside:,} of {of:,} steps; {last:,} in the last"
-    yield [
-        word("allocation calls"),
-        word(figures.count(sum(c.count or 0 for c in calls))),
-        time(idle_ns),
-        Cell(text=said),
-    ]
+    often = sum(c.count or 0 for c in calls)
+    yield [word("allocation calls"), count(often), time(idle_ns), Cell(text=said)]
 
 
 def _pauses(what: str, of: Sequence[tuple[str, HostPauses]]) -> Iterator[list[Cell]]:
@@ -264,12 +252,8 @@ def _pauses(what: str, of: Sequence[tuple[str, HostPauses]]) -> Iterator[list[Ce
         said += f", {shorten(label, 48)}"
     if worst.worst_step:
         said += f", {shorten(worst.worst_step, 48)}"
-    yield [
-        word(what),
-        word(figures.count(sum(pause.count or 0 for _, pause in known))),
-        time(idle_ns),
-        Cell(text=said),
-    ]
+    often = sum(pause.count or 0 for _, pause in known)
+    yield [word(what), count(often), time(idle_ns), Cell(text=said)]
 
 
 _CALLS = 6

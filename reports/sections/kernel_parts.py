@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from perfdoc.records import dataclass
-from perfdoc.reports.over_ranks import frac, windows_ns
+from perfdoc.reports.over_ranks import frac, mean_words, windows_ns
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, share, time, word
 from perfdoc.results import Diagnosis, Rank, figures
 from perfdoc.results.kernels import PHASES, KernelPartsAnalysis
@@ -41,7 +41,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
         key="parts",
         title="Parts of the model",
         sentences=[
-            *_largest(times, compute_ns),
+            *_largest(times, compute_ns, ranks),
             *_linear(ranks),
             *_recomputed(found, compute_ns),
             *_fusable(patterns, compute_ns),
@@ -73,7 +73,7 @@ def _part_word(part: str) -> str:
     return shorten(_WORDS.get(part, part), 48)
 
 
-def _largest(times: dict[tuple[str, str], int], compute_ns: int) -> Iterator[str]:
+def _largest(times: dict[tuple[str, str], int], compute_ns: int, ranks: Sequence[Rank]) -> Iterator[str]:
     rows = _by_part(times)
     largest = [
         f"{_part_word(part)} {figures.share(frac(ns, compute_ns))}"
@@ -81,7 +81,7 @@ def _largest(times: dict[tuple[str, str], int], compute_ns: int) -> Iterator[str
         if part != "unknown" and ns
     ]
     unknown = dict(rows).get("unknown", 0)
-    said = f"Compute kernels ({figures.duration(compute_ns)}): {', '.join(largest[:3])}" if largest else ""
+    said = f"Compute kernels ({mean_words(compute_ns, ranks)}): {', '.join(largest[:3])}" if largest else ""
     if not unknown:
         if said:
             yield said + "."
@@ -91,7 +91,7 @@ def _largest(times: dict[tuple[str, str], int], compute_ns: int) -> Iterator[str
     if said:
         yield f"{said}; part of the model unknown for {part}: {remedy}."
     else:
-        yield f"Compute kernels ({figures.duration(compute_ns)}): part of the model unknown; {remedy}."
+        yield f"Compute kernels ({mean_words(compute_ns, ranks)}): part of the model unknown; {remedy}."
 
 
 def _linear(ranks: Sequence[Rank]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfdoc.reports.advice import MINUS, provided_words, rough
+from perfdoc.reports.advice import provided_words
 from perfdoc.reports.over_ranks import on_host
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, share, time, word
 from perfdoc.results import Diagnosis, Replay, ReplayAnalysis, figures
@@ -52,11 +52,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
     return Section(
         key="path",
         title="Critical path and predicted gains",
-        sentences=[
-            *_how_well(diagnosis, found, replays),
-            *_by_construction(diagnosis),
-            *_together(diagnosis),
-        ],
+        sentences=[*_how_well(diagnosis, found, replays), *_by_construction(diagnosis)],
         grids=grids,
     )
 
@@ -97,23 +93,6 @@ def _by_construction(diagnosis: Diagnosis) -> Iterator[str]:
         yield (
             "Ranks that train on the CPU are replayed with their measured durations: they match by "
             "construction, which does not show how good predictions are."
-        )
-
-
-def _together(diagnosis: Diagnosis) -> Iterator[str]:
-    accepted = diagnosis.combined.accepted if diagnosis.combined is not None else []
-    surely = [p for p in diagnosis.analyses.gains.predictions if p.key in accepted and (p.low_ns or 0) > 0]
-    if surely:
-        best = max(surely, key=lambda p: p.mid_ns or 0)
-        low, mid, high = (rough((ns or 0) / 1e6) for ns in (best.low_ns, best.mid_ns, best.high_ns))
-        saves = f"{MINUS}{mid} {_per(diagnosis)} ({low} to {high})"
-        yield f"Largest gain of a combinable change: `{best.change}`, {saves}, predicted."
-    both = diagnosis.combined
-    if both is not None and both.gain is not None and both.gain.mid_ms is not None and len(both.accepted) > 1:
-        low, mid, high = (rough(ms or 0.0) for ms in (both.gain.low_ms, both.gain.mid_ms, both.gain.high_ms))
-        yield (
-            f"{len(both.accepted)} combinable changes, each with a band above zero, together: "
-            f"{MINUS}{mid} {_per(diagnosis)} ({low} to {high}), predicted."
         )
 
 

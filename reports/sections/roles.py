@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
-from perfdoc.reports.leaves import FAMILIES, LABELS, LEAVES
-from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, time, word
+from perfdoc.reports.leaves import LABELS, LEAVES, family_values, leaf_values
+from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, time, word
 from perfdoc.results import Diagnosis, Rank, figures
 from perfdoc.results.names import listed, shorten
 from perfdoc.results.roles import (
@@ -250,18 +250,11 @@ def unjudged_grid(diagnosis: Diagnosis, roles: RolesAnalysis, most: int = _OUTLI
 
 
 def _few_cells(rank: Rank) -> list[Cell]:
-    shares = _family_shares(rank)
-    return [Cell(text=figures.share(shares[family])) for family in _SAID_OF_FEW.values()]
+    values = family_values(leaf_values(rank.ledger_ns))
+    return [share(values[family] / max(rank.ledger_ns.total, 1)) for family in _SAID_OF_FEW.values()]
 
 
 _SAID_OF_FEW = {"compute": "compute", "exposed communication": "exposed_comm", "idle": "idle"}
-
-
-def _family_shares(rank: Rank) -> dict[str, float]:
-    sums = dict.fromkeys(FAMILIES, 0.0)
-    for leaf, share in zip(LEAVES, shares_of(rank), strict=True):
-        sums[leaf.family] += share
-    return sums
 
 
 def _both(diagnosis: Diagnosis, roles: RolesAnalysis, each: RoleOutlier) -> tuple[Cell, Cell]:
@@ -270,7 +263,7 @@ def _both(diagnosis: Diagnosis, roles: RolesAnalysis, each: RoleOutlier) -> tupl
         own = length_ns(diagnosis.ranks[each.rank], steps=roles.steps)
         value, usual = each.lead.value_frac, each.lead.usual_frac
         return time(own), time(round(own / value * usual) if value else 0)
-    return Cell(text=figures.share(each.lead.value_frac)), Cell(text=figures.share(each.lead.usual_frac))
+    return share(each.lead.value_frac), share(each.lead.usual_frac)
 
 
 def _others(roles: RolesAnalysis, found: Sequence[RoleDeviation]) -> str:

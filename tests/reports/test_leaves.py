@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc.reports.leaves import LEAVES, family_shares, leaf_values, stack
-from perfdoc.results.figures import per_cent, shares
-from tests.reports.build import ONE_LEDGER, ledger
+from perfdoc.reports.llm import render_llm
+from perfdoc.reports.outline import sections_of
+from perfdoc.reports.over_ranks import mean_words, total_of, worst_of
+from perfdoc.reports.view import time_view
+from perfdoc.results.figures import duration, per_cent, shares
+from tests.reports.build import ONE_LEDGER, communication, diagnosis, ledger, rank
 
 
 def test_every_leaf_of_the_ledger_is_there_once_and_in_order() -> None:
@@ -61,3 +66,29 @@ def test_a_drawn_bar_fills_100_per_cent_without_gaps(values: list[int]) -> None:
         at += Decimal(part.width.removesuffix("%"))
     assert at == (100 if sum(values) else 0)
     assert sum(part.ns for part in bar) == sum(values)
+
+
+def test_sums_over_ranks_and_steps_are_said_as_the_ledger_says_them() -> None:
+    """Two ranks of two steps of 10 ms: 8 ms of all-reduce on rank 0, 4 ms on rank 1, all of it exposed, are
+    3 ms a step; 28 ms of compute are 7 ms. Rank 0's 8 ms are what it waits for most."""
+    ranks = [
+        rank(
+            number,
+            ledger(compute=20_000_000 - exposed, dp=exposed),
+            steps=2,
+            rows=[communication("dp", exposed, hidden_ns=0)],
+        )
+        for number, exposed in ((0, 8_000_000), (1, 4_000_000))
+    ]
+    made = diagnosis([replace(each, window=replace(each.window, kind="steps")) for each in ranks])
+    words = mean_words(12_000_000, made.ranks)
+    assert words == "3.000 ms a step"
+    rows = {row.label: row.mean_ns for row in time_view(made, None).rows}
+    assert rows == {"compute": 7_000_000, "exposed comm DP": 3_000_000}
+    told = render_llm(made)
+    for label, share, ns in (("compute", "70.0 %", 7_000_000), ("exposed comm DP", "30.0 %", 3_000_000)):
+        assert f"- {label}: {share}, {duration(ns)} a step" in told
+    (section,) = [each for each in sections_of(made) if each.key == "communication"]
+    assert f"DP all_reduce, {words} (100.0 % of its time)" in section.sentences[0]
+    most = total_of(made.ranks, lambda each: each.ledger_ns.exposed_comm.dp)
+    assert worst_of(most) == "; most on rank 0: 40.0 %"

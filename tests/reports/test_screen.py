@@ -9,9 +9,14 @@ from functools import partial
 import pytest
 
 from perfdoc.diagnose.account import account_of
+from perfdoc.reports.ci import render_github
 from perfdoc.reports.headline import headline
+from perfdoc.reports.llm import render_llm
+from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.outlook import next_thing
+from perfdoc.reports.savings import next_said
 from perfdoc.reports.screen import LINES, render_brief, render_screen
+from perfdoc.reports.text import render_text
 from perfdoc.reports.view import time_view
 from perfdoc.results import Diagnosis, Quality
 from perfdoc.results.bubble import exposed_bubble_ns
@@ -247,10 +252,14 @@ def test_a_long_path_stays_whole() -> None:
 
 
 def test_one_line_has_the_verdict_the_first_change_and_the_report() -> None:
+    """What is captured before it is said as the screen says it."""
     first = replace(MADE.opportunities[0], blamed="loss")
-    line = render_brief(replace(MADE, opportunities=[first, *MADE.opportunities[1:]]), report=REPORT)
+    made = replace(MADE, opportunities=[first, *MADE.opportunities[1:]])
+    line = render_brief(made, report=REPORT)
     assert line.startswith(MADE.verdict.removesuffix("."))
-    assert "; next: PD501 " in line
+    assert "; next: Capture all 64 ranks " in line
+    assert "First: capture all 64 ranks " in render_screen(made, report=REPORT)
+    assert " PD501 " in line
     assert ": saves at most 100 ms a step, 64.7 %" in line
     assert line.endswith(f"; {REPORT}\n")
 
@@ -266,3 +275,16 @@ def test_a_problem_without_a_figure_says_what_it_is() -> None:
     (said,) = [line for line in lines if line.startswith("Next: PD301")]
     assert said.endswith(": 4 stages wait for one.")
     assert not lines[lines.index(said) + 1].startswith("do: ")
+
+
+def test_every_rendering_says_what_is_done_first() -> None:
+    """A reader of an annotation or of the text for a model is sent nowhere else than the others."""
+    first = replace(MADE.opportunities[0], blamed="loss")
+    made = replace(MADE, opportunities=[first, *MADE.opportunities[1:]])
+    row, said = next_said(made)
+    assert row is not None
+    assert said.startswith("Capture all 64 ranks ")
+    for render in (render_github, render_llm, render_markdown, render_text):
+        shown = " ".join(render(made).replace("%25", "%").replace("&#96;", "").split())
+        for words in ("apture all 64 ranks (one file a rank", "saves at most 100 ms a step, 64.7 %"):
+            assert words in shown, (render, words)

@@ -106,16 +106,27 @@ def test_a_page_with_a_timeline_allows_its_scripts_and_no_others() -> None:
 
 
 def test_the_largest_modules_of_the_library_are_left_out_unless_they_hold_others() -> None:
+    """As plotly.js 3 to 4.1 are bundled: wrapped modules, and lazy ones behind their exports."""
     small = b"var $a=W((e,t)=>{t.exports=1});"
     maps = b"var b=W((f,$g)=>{" + b"x;" * 200_000 + b"$g.exports=2});"
-    others = b"var c=W((e,t)=>{t.exports=3});var d,h=E(()=>{" + b"y;" * 200_000 + b"});"
-    assert of_bars(b"!{});" + small + maps + others + small) == (
+    lazy = b"var c=W((e,t)=>{t.exports=3});var d,h=E(()=>{%b});"
+    more = b"var g={};Fp(g,{D:()=>d});var n,m=E(()=>{%b});"
+    others = b"var o=W((e,t)=>{t.exports=4});var p,q=E(()=>{r=1});var s,u=E(()=>{" + b"z;" * 200_000 + b"});"
+    large = b"setTimeout(()=>{y},1);" * 20_000
+    assert of_bars(b"!{});" + small + maps + lazy % large + more % large + others + small) == (
         b"!{});"
         + small
         + b"var b=W((f,$g)=>{$g.exports=new Proxy(()=>{},{get:(_,name,all)=>all})});"
+        + lazy % b""
+        + more % b""
         + others
         + small
     )
+
+
+def test_what_is_read_stands_before_the_library() -> None:
+    html = render_html(with_timeline())
+    assert html.index('id="plotly-packed"') > html.index("</main>") > html.index('id="timeline-data"')
 
 
 @pytest.mark.parametrize(
