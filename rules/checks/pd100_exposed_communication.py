@@ -132,7 +132,7 @@ _SOONER = "Broadcast the next piece while this one is computed with, on a stream
 _ANOTHER = ", such as another micro-batch's"
 META = Meta(
     title="Exposed communication",
-    action="Overlap communication, or send it in larger messages",
+    action="Overlap communication with compute",
     sources=("definitions",),
     topic="comm_overlap",
     time=("exposed_comm.unknown", "exposed_comm.other"),
@@ -199,6 +199,7 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(("of unknown dimension", per_cent(unknown)))
     return fires(
         level=_level(case),
+        action=_LARGER if any(map(_costs_latency, shown)) else "",
         reason=_WAITING if transfer < MIN_FRAC else _reason(found, elsewhere),
         evidence=[*evidence, *message_evidence(case, shown)],
         remedy=_LATE
@@ -231,13 +232,16 @@ def _level(case: Case) -> Level:
     return "problem" if 1 - exposed / total < LITTLE_HIDDEN_FRAC else "information"
 
 
+_LARGER = "Overlap communication, or send it in larger messages"
+
+
+def _costs_latency(m: Messages) -> bool:
+    return m.are_many_small and m.collective != "sync"
+
+
 def _reason(found: Sequence[Messages], elsewhere: str) -> str:
     first = found[0]
-    many = (
-        f", many small messages ({first.count:,.0f})"
-        if first.are_many_small and first.collective != "sync"
-        else ""
-    )
+    many = f", many small messages ({first.count:,.0f})" if _costs_latency(first) else ""
     bubble = " (in a pipeline they wait for its bubble too)" if first.collective == "send_recv" else ""
     return f"not hidden by compute, mostly {first.words}{bubble}{many}{f'; {elsewhere}' if elsewhere else ''}"
 
@@ -251,7 +255,7 @@ def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:
         f"The {m.count:,.0f} {m.words} operations a {case.unit} are mostly small and cost their latency: "
         + (_ONE_GPU if 2 * norms >= m.count and m.collective in ("all_reduce", "all_gather") else less)
         for m in found
-        if m.are_many_small and m.collective != "sync"
+        if _costs_latency(m)
     ]
     kinds = {m.collective for m in found}
     return [*parts, *(text for of, text in _OVERLAPS if kinds & of)]

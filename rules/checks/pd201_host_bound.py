@@ -185,7 +185,7 @@ def _not_launched(case: Case) -> Iterator[Evidence]:
 def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdict:
     """The host is late, and not by launching: no larger micro-batch, no CUDA graphs."""
     waits = (case.share(waiting_ns) or 0.0) >= share / 2
-    longest = [("idle in one pause, up to", brief(longest_ns(case)))]
+    longest = [("longest pause", brief(longest_ns(case)))]
     longest += [("the longest lies in", where)] if (where := paused_in(case)) else []
     if (case.share(awaiting_ns) or 0.0) >= share / 2 and (why := awaits_batch(case)):
         return _awaiting_batch(case, [*evidence, *longest], why)

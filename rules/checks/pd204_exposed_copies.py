@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfdoc.analyzers.kernel_class.number_format import captured_format
 from perfdoc.analyzers.tables.device import CopyTime
-from perfdoc.results.figures import brief, significant
+from perfdoc.results.figures import brief, per_cent, significant, size
 from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.assumptions import FRAMEWORK, TRAINING, Assumes
 from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_evidence
@@ -88,7 +88,7 @@ def evaluate(case: Case) -> Verdict:
     if share < MIN_FRAC:
         return passes(evidence)
     kinds = _over_ranks(case)
-    evidence += [(f"{c.kind}, all ranks", _words(c)) for c in kinds[:_KINDS]]
+    evidence += [(c.kind, _words(c, case)) for c in kinds[:_KINDS]]
     with_host = 2 * sum(c.exposed_ns for c in kinds if "host" in c.kind) >= sum(c.exposed_ns for c in kinds)
     hidden = case.share(_hideable_ns) or 0.0
     few = with_host and hidden < share / 2
@@ -195,8 +195,13 @@ def _fast(copies: CopyTime) -> str:
     return f"copies {copies.kind}{rate}"
 
 
-def _words(copies: CopyTime) -> str:
-    size = "" if copies.bytes is None else f", {significant(copies.bytes / 2**20, 4)} MiB"
-    fast = f", {significant(copies.bytes / copies.total_ns)} GB/s" if copies.bytes and copies.total_ns else ""
-    pinned = "" if copies.pinned is None or copies.kind not in _BETWEEN else f", {copies.pinned:,} pinned"
-    return f"{brief(copies.exposed_ns)} in {copies.count:,}{size}{fast}{pinned}"
+def _words(copies: CopyTime, case: Case) -> str:
+    said = [f"{significant(copies.count / case.units)} a {case.unit}"]
+    said += [] if copies.bytes is None else [size(round(copies.bytes / case.units))]
+    said += [f"{brief(copies.exposed_ns / case.units)} exposed"]
+    if copies.bytes and copies.total_ns:
+        said += [f"{significant(copies.bytes / copies.total_ns)} GB/s"]
+    if copies.pinned is not None and copies.kind in _BETWEEN:
+        part = {0: "none", copies.count: "all"}.get(copies.pinned) or per_cent(copies.pinned / copies.count)
+        said += [f"{part} pinned"]
+    return ", ".join(said)

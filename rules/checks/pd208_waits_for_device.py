@@ -138,7 +138,7 @@ def _calls(case: Case, groups: list[CallGroup]) -> Iterator[Evidence]:
     found, steps = worst.host.sync_calls, worst.window.steps
     if found.count:
         per = f"{significant(found.count / steps)} a step" if steps else f"{found.count:,} in the window"
-        yield ("such calls, worst rank", f"{per}, {brief(found.host_ns or 0)} in them")
+        yield ("such calls, worst rank", f"{per}, {brief((found.host_ns or 0) / (steps or 1))} in them")
     if total := worst.ledger.idle.host:
         part = _most_ns(worst) / total  # its idle time is a part of idle.host
         yield ("idle before late launches that they may cause, at most", per_cent(part))
@@ -151,11 +151,10 @@ def _calls(case: Case, groups: list[CallGroup]) -> Iterator[Evidence]:
         places.setdefault(f"{group.call}{f' in {where}' if where else ''}", []).append(group)
     for label, mine in sorted(places.items(), key=lambda p: -sum(g.idle_caused_ns for g in p[1]))[:_SHOWN]:
         count, inside, caused = (
-            sum(getattr(g, of) for g in mine) for of in ("count", "host_ns", "idle_caused_ns")
+            sum(getattr(g, of) for g in mine) / case.units for of in ("count", "host_ns", "idle_caused_ns")
         )
-        times = "once" if count == 1 else f"{count:,} times"
-        said = f"{brief(inside)}, idle in gaps that begin in it {brief(caused)}"
-        yield (f"{label}, {times}, all ranks", said)
+        said = f"{significant(count)} a {case.unit}, {brief(inside)} in them"
+        yield (label, f"{said}, {brief(caused)} idle in gaps that begin in them")
 
 
 def _anomaly(case: Case) -> Iterator[str]:

@@ -103,7 +103,12 @@ def evaluate(case: Case) -> Verdict:
         advice=advice,
         remedy=_WHOLE if whole else _STAY if vain else _fewer(case, where) if at_end else _MIDDLE,
         otherwise="" if at_end else _MIDDLE,
-        gain=None if left_out else late_peer_ceiling(case) if advice or whole else _moved(case),
+        action=_ELSE if vain else "",
+        gain=(None if cause is None else _if_even(gain_of(case, cause)))
+        if left_out
+        else late_peer_ceiling(case)
+        if advice or whole
+        else _moved(case),
         verify="Run again: the stages' own times in the pipeline section come closer, and late_peer falls.",
         false_alarm="One slow GPU looks like a slow stage: compare the same stage of several replicas "
         "(PD303).",
@@ -128,7 +133,7 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         on = f" ({who(replace(cause, ranks=held))})" if held else ""
         remedy = _fewer(case, where, keeps, on) if keeps else _WHOLE
         if not keeps:  # no more than what a split of something else may save
-            gain = replace(gain, low_ms=0.0, mid_ms=None, method="ceiling", assumptions=[_IF_EVEN])
+            gain = _if_even(gain)
     note = f" {opening(cause.note)}." if cause.note else ""
     return fires(
         reason=f"{stage_words(cause, pp)}{_HOLDS.get(where, '')} takes longer than the others",
@@ -140,6 +145,11 @@ def _by_what_if(case: Case, cause: WhatIfCause) -> Verdict:
         verify="Run again: forward and backward passes of the stages come closer, and the step shorter.",
         false_alarm="One slow GPU looks like a slow stage where only one replica was captured (PD303).",
     )
+
+
+def _if_even(gain: Gain) -> Gain:
+    """No more than that, and perhaps nothing: no split of whole layers that the job can have gives it."""
+    return replace(gain, low_ms=0.0, mid_ms=None, method="ceiling", assumptions=[_IF_EVEN])
 
 
 def _moves_in_vain(case: Case) -> bool:
@@ -319,6 +329,7 @@ _STAY = (
     "Keep the layers, and check what else slows the ranks of this stage: late ranks (PD303), exposed "
     "communication."
 )
+_ELSE = "Find what else slows this stage"
 _MIDDLE = (
     "A middle stage has neither embedding nor loss: look for heavier layers (experts among dense ones), "
     "which pipeline_model_parallel_layout can distribute, or for a slow GPU (PD303)."

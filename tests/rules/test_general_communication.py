@@ -170,6 +170,7 @@ def test_many_small_messages_are_named(
     # Both steps together: 404 all-reduces a step.
     found = result("PD100", sized(unknown(tmp_path, 200), 808 * MIB, sizes))
     assert ("many small" in found.reason) == many
+    assert ("larger messages" in found.action) == many
     assert ("bucket_cap_mb" in found.remedy) == many
     by_size = {e.label: e.value for e in found.evidence}["all-reduce, by message size"]
     assert by_size.count(": ") == len(sizes)

@@ -51,8 +51,9 @@ def test_pinned_copies_are_not_to_be_pinned(
     """Two copies of 1 MiB in 150 us each, one after the other: 6.99 GB/s."""
     found = result("PD204", case_of(tmp_path, copying(50, pinned=kinds)))
     assert ("pin_memory" in found.remedy, "pinned already, so" in found.remedy) == (advises, states)
-    words = "100 µs in 2, 2 MiB, 6.99 GB/s"
-    assert evidence_of(found)[-1] == (words if pinned is None else f"{words}, {pinned} pinned")
+    words = "1 a step, 1.0 MiB, 50 µs exposed, 6.99 GB/s"
+    part = {None: "", 0: ", none pinned", 1: ", 50.0 % pinned", 2: ", all pinned"}[pinned]
+    assert evidence_of(found)[-1] == f"{words}{part}"
     assert ("if it is not pinned already" in found.remedy) == (pinned is None)
     assert pd204.MOSTLY_FRAC == 0.9
 

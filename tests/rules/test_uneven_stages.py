@@ -15,11 +15,12 @@ from perfdoc.results.what_if import WhatIfCause, no_what_if
 from perfdoc.rules.checks import pd305_uneven_stages
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import given
+from perfdoc.rules.facts.culprit import cause_of
 from perfdoc.rules.facts.stage_split import EMBEDDING, LOSS
 from perfdoc.simulator.replay.edits.pipeline import FIRST, LAST
 from tests.megatron_core import import_core
 from tests.planted.spec import JobSpec
-from tests.rules.cases import evidence_of, result, with_predictions
+from tests.rules.cases import evidence_of, gain_of, result, with_predictions
 from tests.rules.simulated_cases import simulated_case
 from tests.rules.test_job_rules import planted
 
@@ -84,14 +85,21 @@ def test_layers_that_gain_nothing_elsewhere_are_not_to_be_moved(mid_ms: float, l
 
 
 def test_a_split_that_does_not_fit_is_not_advised() -> None:
-    """A stage with more layers needs more memory than tune would offer: neither setting nor gain is named."""
+    """A stage with more layers needs more memory than tune would offer: no setting and no prediction; what
+    the stage costs is known from the replay without its excess."""
     case = simulated_case("dense", LAYOUT)
     predictions = [
         replace(p, left_out="needs too much") if p.key == "balanced_layers" else p
         for p in case.gains.predictions
     ]
     found = result("PD305", with_predictions(case, predictions))
-    assert (found.state, found.level, found.advice, found.gain) == ("fires", "information", [], None)
+    assert (found.state, found.level, found.advice) == ("fires", "information", [])
+    gain, cause = gain_of(found), cause_of(case.what_if, "long_stage")
+    assert cause is not None
+    assert (gain.method, gain.mid_ms, found.action) == ("ceiling", None, "Find what else slows this stage")
+    assert given(gain.high_ms) * 1e6 >= cause.saved_ns > 0
+    unknown = replace(case, what_if=no_what_if("not replayed"))
+    assert result("PD305", with_predictions(unknown, predictions)).gain is None
     assert found.reason.endswith("; the fastest split needs too much")
     more = [
         replace(p, left_out="needs too much") if p.key == "more_virtual_stages" else p for p in predictions
