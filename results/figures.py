@@ -199,11 +199,11 @@ def gib(size_bytes: float, digits: int | None = None) -> str:
 
 
 def bandwidth(gbps: float | None) -> str:
-    """A bandwidth given in GB/s (10^9 bytes): "235.1 GB/s"."""
+    """A bandwidth given in GB/s (10^9 bytes): "235.1 GB/s"; of a few bytes that waited "<0.001 GB/s"."""
     if gbps is None or not math.isfinite(gbps):
         return UNKNOWN
     if gbps and abs(gbps) < 0.05:
-        return f"{significant(gbps, 2)} GB/s"
+        return f"{significant(gbps, 2)} GB/s" if abs(gbps) >= 0.001 else "<0.001 GB/s"
     return f"{gbps:,.1f} GB/s"
 
 

@@ -156,3 +156,12 @@ def test_it_prints_in_light_whole_and_without_controls(browser: Browser, tmp_pat
         # What is folded away on the screen is on paper.
         assert seen.page.locator(".opp details .more h3", has_text="Why").first.is_visible()
         assert seen.page.pdf().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("name", ["stages", "exposed"])
+def test_no_table_is_cut_off_on_paper(browser: Browser, tmp_path: Path, name: str) -> None:
+    """A4 between margins of 10 mm is 718 px wide; nobody can scroll on it."""
+    wide = "innerWidth < Math.max(...[...document.querySelectorAll('table')].filter(t => t.checkVisibility())"
+    with visit(browser, tmp_path, render_html(jobs.job(name)), size=(718, 900)) as seen:
+        seen.page.emulate_media(media="print")
+        assert seen.page.evaluate(f"{wide}.map(t => t.getBoundingClientRect().right))") is False

@@ -77,10 +77,11 @@ def test_sizes_bandwidths_and_counts() -> None:
         "80.0 GiB",
         "—",
     ]
-    assert [figures.bandwidth(x) for x in (231.44, 0.0, 0.004, None, float("nan"))] == [
+    assert [figures.bandwidth(x) for x in (231.44, 0.0, 0.004, 1.9e-8, None, float("nan"))] == [
         "231.4 GB/s",
         "0.0 GB/s",
         "0.004 GB/s",
+        "<0.001 GB/s",
         "—",
         "—",
     ]
