@@ -88,7 +88,8 @@ def evaluate(case: Case) -> Verdict:
     if share < MIN_FRAC:
         return passes(evidence)
     kinds = _over_ranks(case)
-    evidence += [(c.kind, _words(c, case)) for c in kinds[:_KINDS]]
+    shown = [c for c in kinds[:_KINDS] if 100 * c.exposed_ns >= kinds[0].exposed_ns]
+    evidence += [(c.kind, _words(c, case)) for c in shown]
     with_host = 2 * sum(c.exposed_ns for c in kinds if "host" in c.kind) >= sum(c.exposed_ns for c in kinds)
     hidden = case.share(_hideable_ns) or 0.0
     few = with_host and hidden < share / 2

@@ -140,13 +140,14 @@ def test_communication_is_no_copy(tmp_path: Path) -> None:
 
 
 def test_the_copies_of_a_real_capture(shared_traces: Path, tmp_path: Path) -> None:
-    """450 copies of tensors to and fro: all of the window, start-up or not, is copying."""
+    """450 copies to two devices, and as many on them: all of the window, start-up or not, is copying."""
     path = shared_traces / "nsys" / "host_bound_2gpu_h100.sqlite"
     if not path.exists():
         pytest.skip("host_bound_2gpu_h100 is not among the shared traces")
     found = result("PD204", Case.of([measure_capture(path, WindowRequest())]))
     assert (found.state, found.evidence[0].value, found.gain_per) == ("fires", "97.0 %", "window")
-    assert found.evidence[1].value.startswith("1.84 s in 450")
+    assert found.evidence[1].value.startswith("225 a window, 23.7 GiB, 921 ms exposed")
+    assert [e.label for e in found.evidence[1:]] == ["host to device", "device to device"]
     assert "16 bits halve their bytes" in found.remedy
 
 
