@@ -5,7 +5,7 @@ Words and names (`results.names`, `results.figures`), which every command needs,
 
 from __future__ import annotations
 
-SCHEMA_VERSION = "1.41"
+SCHEMA_VERSION = "1.42"
 
 TYPE_CHECKING = False  # as in typing, whose import would take ten times as long as this module
 if TYPE_CHECKING:

@@ -105,6 +105,9 @@ class PartTime:
     count: int
     total_ns: int
     """Sum of durations clipped to the window; concurrent kernels count twice."""
+    apart_ns: int = 0
+    """What passed since the kernel before on the stream of each, on the host, its own launch included, or,
+    where that is longer or not known, on the device. With kernels that go, idle time of it goes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +128,8 @@ class UnfusedPattern:
     """Full names of the kernels of the first sequence."""
     stays_ns: int = 0
     """Of total_ns, what a fused kernel takes at least: it still reads the tensor and writes the result."""
+    apart_ns: int = 0
+    """Of the kernels that go, as of a `PartTime`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +145,8 @@ class UnfusedAttention:
     """Kernels between the products: scale, mask, softmax, dropout, casts."""
     products_ns: int
     """Their products: queries with keys, and with values."""
+    apart_ns: int = 0
+    """Of all of these kernels but the first of each pass, as of a `PartTime`."""
 
 
 NO_UNFUSED_ATTENTION = UnfusedAttention(forwards=0, backwards=0, between_ns=0, products_ns=0)

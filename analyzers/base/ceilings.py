@@ -27,9 +27,8 @@ def ceilings_of(facts: JobFacts, gpu_name: str | None) -> Ceilings:
     if measured is not None and (rate := measured.memory_bytes_per_s) is not None:
         memory = _by(measured, rate)
     if model is not None:
-        flops |= {
-            dtype: _listed(tera * 1e12, f"dense {dtype} peak", gpu_name) for dtype, tera in _rates(model)
-        }
+        for dtype, tera in model.tflops.items():
+            flops[str(dtype)] = _listed(tera * 1e12, f"dense {dtype} peak", gpu_name)
         if model.memory_gbps is not None:
             memory = _listed(model.memory_gbps * 1e9, "memory bandwidth", gpu_name)
     if facts.peak_flops_per_second is not None and facts.dtype is not None:
@@ -45,10 +44,6 @@ def ceilings_of(facts: JobFacts, gpu_name: str | None) -> Ceilings:
         sm_count=None if model is None else model.sm_count,
         reason=_why_missing(gpu_name, model, measured),
     )
-
-
-def _rates(model: GpuModel) -> list[tuple[str, float]]:
-    return [(str(dtype), tera) for dtype, tera in model.tflops.items()]
 
 
 def _listed(value: float, what: str, name: str | None) -> Ceiling:

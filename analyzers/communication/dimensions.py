@@ -131,13 +131,9 @@ def _mask(dimensions: tuple[str, ...] | list[str]) -> int:
     return sum(1 << DIMENSIONS.index(d) for d in dimensions)
 
 
-def _degrees(facts: JobFacts) -> dict[str, int | None]:
-    return {"dp": facts.dp, "tp": facts.tp, "cp": facts.cp, "ep": facts.ep, "pp": facts.pp}
-
-
 def _several_ranks(facts: JobFacts) -> int:
     """Dimensions that may have groups of more than one rank; nothing where the layout is not known whole."""
-    degrees = _degrees(facts)
+    degrees = {"dp": facts.dp, "tp": facts.tp, "cp": facts.cp, "ep": facts.ep, "pp": facts.pp}
     if any(facts_of is None for name, facts_of in degrees.items() if name != "ep"):
         return 0
     # Experts are spread over ranks of other dimensions; nobody said that there are none.

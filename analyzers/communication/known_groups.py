@@ -78,7 +78,8 @@ class GroupList:
 def known_groups(view: DeviceView) -> GroupList:
     """Everything in and beside the capture that says something of this device's groups."""
     rank = view.device.rank
-    entries = (*_marked(view), *_listed(view), *_created(view), *_of_manifest(view))
+    named = (_of_ranks(g.ranks, 0, g.name, g.description) for g in view.trace.groups)
+    entries = (*_marked(view), *named, *_created(view), *_of_manifest(view))
     # A group of others that has the name of an own one must not speak for it.
     return GroupList((g for g in entries if rank is None or not g.ranks or rank in g.ranks), rank)
 
@@ -112,10 +113,6 @@ def _marked(view: DeviceView) -> list[CallGroup]:
     own = np.unique(trace.ranges.name[rows]).tolist()
     marks = parse_group_marks(trace.strings[i] for i in own)
     return [_of_ranks(m.ranks, m.communicator or 0, m.name, m.description) for m in marks]
-
-
-def _listed(view: DeviceView) -> list[CallGroup]:
-    return [_of_ranks(g.ranks, 0, g.name, g.description) for g in view.trace.groups]
 
 
 def _created(view: DeviceView) -> list[CallGroup]:

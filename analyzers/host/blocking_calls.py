@@ -104,11 +104,7 @@ def _pattern(name: str) -> str:
     return _DIGITS.sub("#", name[:_MAX_NAME])
 
 
-def _cut(name: str) -> str:
-    return name[:_MAX_NAME]
-
-
-_SPELLINGS: tuple[Callable[[str], str], ...] = (plain_name, _pattern, _pattern, _cut)
+_SPELLINGS: tuple[Callable[[str], str], ...] = (plain_name, _pattern, _pattern, lambda name: name[:_MAX_NAME])
 """What calls, ranges, operators and call sites of one group agree in."""
 
 

@@ -59,7 +59,8 @@ def host_jitter(ranks: Sequence[RankHostSteps]) -> HostJitter:
     if len(with_steps) < MIN_RANKS:
         why = next(r for r in ranks if r.steps.state != "measured").steps
         return _missing(f"Fewer than {MIN_RANKS} ranks show their host's steps. {why.reason}", why.remedy)
-    by_name = [_by_name(r.steps) for r in with_steps]
+    each = [r.steps.steps for r in with_steps]
+    by_name = [dict(zip(distinct_names([s.name for s in own]), own, strict=True)) for own in each]
     common = [name for name in by_name[0] if all(name in steps for steps in by_name)]
     if not common:
         return _missing("No step has the same name on every rank.", _STEPS)
@@ -92,10 +93,6 @@ def host_jitter(ranks: Sequence[RankHostSteps]) -> HostJitter:
 
 def _missing(reason: str, remedy: str) -> HostJitter:
     return HostJitter.missing(reason, remedy, gc=UnsynchronisedGc.missing(reason, remedy))
-
-
-def _by_name(steps: HostSteps) -> dict[str, HostStep]:
-    return dict(zip(distinct_names([s.name for s in steps.steps]), steps.steps, strict=True))
 
 
 def _one_of_each_process(ranks: Sequence[RankHostSteps]) -> list[RankHostSteps]:

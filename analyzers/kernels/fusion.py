@@ -51,12 +51,12 @@ _PATTERNS = msgspec.convert(_TABLES["patterns"], tuple[_Pattern, ...])
 
 
 def find_unfused(
-    view: DeviceView, rows: I64, duration_ns: I64, accumulates: Bool, written: tuple[I64, str]
+    view: DeviceView, rows: I64, duration_ns: I64, apart_ns: I64, accumulates: Bool, written: tuple[I64, str]
 ) -> list[UnfusedPattern]:
     """Sequences of kernels on one stream that a fusion would remove, by falling time.
 
-    rows: kernels inside the window by start; accumulates: whether autograd's accumulation of a gradient
-    launched each; written: as text_of has them.
+    rows: kernels inside the window by start; apart_ns: as of parts.apart_ns; accumulates: whether autograd's
+    accumulation of a gradient launched each; written: as text_of has them.
     """
     order, text = written
     present = set(text)
@@ -69,13 +69,13 @@ def find_unfused(
             for m in _compiled(sequence).finditer(text)
         ]
         if len(spans) >= MIN_COUNT:
-            at = np.concatenate([np.arange(a, b) for a, b in spans])
-            members = [order[np.arange(*span)] for span in spans[:1]]
-            one = _found(view, pattern, len(spans), rows, order[at], members[0], duration_ns)
+            at = order[np.concatenate([np.arange(a, b) for a, b in spans])]
+            one = _found(view, pattern, len(spans), rows, at, order[slice(*spans[0])], duration_ns)
             begins = np.cumsum([0, *(b - a for a, b in spans[:-1])])
-            longest = np.maximum.reduceat(duration_ns[order[at]], begins)
-            found.append(replace(one, stays_ns=exact_sum(longest // _STAYS)))
-    found += _gradient_accumulation(view, rows, duration_ns, accumulates)
+            stays_ns = exact_sum(np.maximum.reduceat(duration_ns[at], begins) // _STAYS)
+            gone_ns = exact_sum(apart_ns[at]) - exact_sum(apart_ns[at[begins]])  # one launch of each stays
+            found.append(replace(one, stays_ns=stays_ns, apart_ns=gone_ns))
+    found += _gradient_accumulation(view, rows, duration_ns, apart_ns, accumulates)
     return sorted(found, key=lambda u: (-u.total_ns, u.pattern))
 
 
@@ -139,7 +139,7 @@ def _found(
 
 
 def _gradient_accumulation(
-    view: DeviceView, rows: I64, duration_ns: I64, accumulates: Bool
+    view: DeviceView, rows: I64, duration_ns: I64, apart_ns: I64, accumulates: Bool
 ) -> list[UnfusedPattern]:
     """Adds that autograd's accumulation launched: the GEMM could accumulate into the gradient itself."""
     if not accumulates.any():
@@ -148,7 +148,8 @@ def _gradient_accumulation(
     if len(adds) < MIN_COUNT:
         return []
     pattern = _Pattern(name="gradient_accumulation", knob="gradient_accumulation_fusion", sequences=())
-    return [_found(view, pattern, len(adds), rows, adds, adds[:1], duration_ns)]
+    found = _found(view, pattern, len(adds), rows, adds, adds[:1], duration_ns)
+    return [replace(found, apart_ns=exact_sum(apart_ns[adds]))]
 
 
 _SMALL = (KernelClass.ELEMENTWISE, KernelClass.COPY, KernelClass.REDUCTION, KernelClass.RANDOM)
@@ -168,7 +169,7 @@ _AS_MANY = 1.1
 
 
 def find_unfused_attention(
-    view: DeviceView, rows: I64, duration_ns: I64, classes: I64, written: tuple[I64, str]
+    view: DeviceView, rows: I64, duration_ns: I64, apart_ns: I64, classes: I64, written: tuple[I64, str]
 ) -> UnfusedAttention:
     """Find attention of separate kernels: a softmax between two products on one stream, and its backward.
 
@@ -176,8 +177,8 @@ def find_unfused_attention(
     Between the products and the softmax are only element-wise kernels; backward two products lie on either
     side. A router's softmax has top-k beside it, a loss' no product behind it.
 
-    rows: kernels inside the window by start; classes: their KernelClass; written: as
-    text_of has them.
+    rows: kernels inside the window by start; apart_ns: as of parts.apart_ns; classes: their KernelClass;
+    written: as text_of has them.
     """
     order, letters = written
     text = _with_classes(view, rows, order, letters, classes)
@@ -197,6 +198,7 @@ def find_unfused_attention(
         backwards=len(gradients) if told else None,
         between_ns=exact_sum(duration_ns[order[whole[~among(whole, products)]]]),
         products_ns=exact_sum(duration_ns[order[products]]),
+        apart_ns=exact_sum(apart_ns[order[whole[~among(whole, [m.start() for m in spans])]]]),
     )
 
 

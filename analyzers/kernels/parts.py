@@ -23,7 +23,7 @@ from perfdoc.records import dataclass
 from perfdoc.results.kernels import PHASES, KernelPartsAnalysis, PartTime
 from perfdoc.results.ranks import KernelsOnly
 from perfdoc.traces import Trace
-from perfdoc.traces.table import I32, Bool
+from perfdoc.traces.table import I32, Bool, in_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,8 @@ class NamedTime:
     count: int
     total_ns: int
     """Sum of durations clipped to the window; concurrent kernels count twice."""
+    apart_ns: int = 0
+    """Sum of what passed since the kernel before on the stream of each: see apart_ns."""
 
 
 def kernel_times(
@@ -51,6 +53,7 @@ def kernel_times(
     name = picked(trace.kernels.full_name, rows)
     count = np.bincount(name, minlength=len(trace.strings))
     total = sum_by(name, duration, len(trace.strings))
+    apart = sum_by(name, apart_ns(trace, activity, rows), len(trace.strings))
     kind_of = np.zeros(len(trace.strings), np.int64)
     kind_of[name] = picked(kinds.kind, rows)
     short_of = np.zeros(len(trace.strings), np.int64)
@@ -62,6 +65,7 @@ def kernel_times(
             kernel_class=kinds.kinds[kind_of[i]].kernel_class,
             count=int(count[i]),
             total_ns=int(total[i]),
+            apart_ns=int(apart[i]),
         )
         for i in np.flatnonzero(count).tolist()
     ]
@@ -96,6 +100,21 @@ def kernels_only(trace: Trace, activity: Activity, window_ns: tuple[int, int] | 
     )
 
 
+def apart_ns(trace: Trace, activity: Activity, rows: I64) -> I64:
+    """Of each kernel the time since the one before on its stream: on the host, its own launch included, or,
+    where that is longer or not known, on the device. rows: kernels by start."""
+    launched_ns, of_kernels = np.full(len(trace.kernels), -1, np.int64), activity.kernel >= 0
+    launched_ns[activity.kernel[of_kernels]] = activity.launch_end_ns[of_kernels]
+    order = in_order(picked(trace.kernels.stream, rows))
+    mine = rows[order]
+    launch, stream = launched_ns[mine], trace.kernels.stream[mine]
+    idle = trace.kernels.start_ns[mine][1:] - trace.kernels.end_ns[mine][:-1]
+    between = np.where((launch[:-1] >= 0) & (launch[1:] >= 0), np.diff(launch), 0)
+    found = np.zeros(len(rows), np.int64)
+    found[order[1:]] = np.where(stream[1:] == stream[:-1], np.maximum(np.maximum(between, idle), 0), 0)
+    return found
+
+
 _MAY_HIDE_ATTENTION = (
     "attention is not fused and no range names its GEMMs: those of queries, keys and values are included"
 )
@@ -115,7 +134,8 @@ def kernel_parts(view: DeviceView, kernels: AttributedKernels | None) -> KernelP
         )
     rows, duration, classes = kernels.rows, kernels.duration_ns, kernels.classes
     lanes, context, found, is_comm = kernels.lanes, kernels.context, kernels.found, kernels.is_comm
-    parts = _rows(found, duration)
+    apart = apart_ns(view.trace, view.activity, rows)
+    parts = _rows(found, duration, apart)
     total, computing = exact_sum(duration), exact_sum(duration[~is_comm])
     unknown = sum(p.total_ns for p in parts if p.part == "unknown")
 
@@ -127,7 +147,7 @@ def kernel_parts(view: DeviceView, kernels: AttributedKernels | None) -> KernelP
     linear = is_gemm & ~grouped & ~in_core & (found.phase != Phase.OPTIMIZER)  # Muon multiplies, too
     attention = (classes == KernelClass.ATTENTION) | in_core
     written = text_of(view, rows)
-    unfused = find_unfused_attention(view, rows, duration, classes, written)
+    unfused = find_unfused_attention(view, rows, duration, apart, classes, written)
     told = context.core.any() or (attention.any() and not unfused.forwards)
     linear_ns, grouped_ns, attention_ns = (exact_sum(duration[of]) for of in (linear, grouped, attention))
     recompute_ns, recompute_reason = recomputed(view, lanes, context, found, duration, is_comm)
@@ -152,7 +172,7 @@ def kernel_parts(view: DeviceView, kernels: AttributedKernels | None) -> KernelP
         recompute_reason=recompute_reason,
         padding_frac=None,
         padding_reason="a capture does not say how many tokens of a batch are padding",
-        unfused=find_unfused(view, rows, duration, context.accumulates, written),
+        unfused=find_unfused(view, rows, duration, apart, context.accumulates, written),
         optimizer=optimizer_loop(view, rows, duration, context.phase, classes),
         unfused_attention=unfused,
     )
@@ -164,10 +184,11 @@ def _not_measured(reason: str, remedy: str) -> KernelPartsAnalysis:
     )
 
 
-def _rows(found: Attribution, duration: I64) -> list[PartTime]:
+def _rows(found: Attribution, duration: I64, apart: I64) -> list[PartTime]:
     code = (found.part.astype(np.int64) * len(PHASES) + found.phase) * len(EVIDENCE) + found.evidence
     size = len(PARTS) * len(PHASES) * len(EVIDENCE)
     count, total = np.bincount(code, minlength=size), sum_by(code, duration, size)
+    between = sum_by(code, apart, size)
     rows = [
         PartTime(
             part=PARTS[c // len(EVIDENCE) // len(PHASES)],
@@ -175,6 +196,7 @@ def _rows(found: Attribution, duration: I64) -> list[PartTime]:
             evidence=EVIDENCE[c % len(EVIDENCE)],
             count=int(count[c]),
             total_ns=int(total[c]),
+            apart_ns=int(between[c]),
         )
         for c in np.flatnonzero(count).tolist()
     ]

@@ -121,7 +121,9 @@ class InOrder:
         for member, reason in self.failed.items():
             by_reason.setdefault(reason, []).append(member)
         return "; ".join(
-            f"{_names([members[m] for m in failed])}: {reason}" for reason, failed in by_reason.items()
+            f"{listed([members[m].name for m in at], 4)}: {reason}"
+            for reason, at in by_reason.items()
+            for reason, failed in by_reason.items()
         )
 
 
@@ -168,7 +170,3 @@ def in_order(
     if len(calls) < 2:
         return InOrder(calls=(), matched_by=None, failed=failed)
     return InOrder(calls=calls, matched_by="step" if by_steps else "order", failed=failed)
-
-
-def _names(members: Sequence[Member]) -> str:
-    return listed([m.name for m in members], 4)

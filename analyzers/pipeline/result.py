@@ -238,7 +238,7 @@ def measured(
             "Give the captures of all stages; of one node in one nsys session, so that they share a clock."
         )
     slowest = _slowest(sums) if split.late_peer_ns and late_peer is not None else None
-    order = sorted(sums, key=lambda position: (_at_end(sums[position].stage), position))
+    order = sorted(sums, key=lambda at: (sums[at].stage is None, sums[at].stage or 0, at))
     return PipelineAnalysis(
         state="measured",
         reason=reason,
@@ -267,10 +267,6 @@ def measured(
         stages=[row_of(ranks[position], sums[position], sizes.pp) for position in order],
         notes=list(sizes.notes),
     )
-
-
-def _at_end(stage: int | None) -> float:
-    return float("inf") if stage is None else stage
 
 
 def _slowest(sums: Mapping[int, RowSums]) -> int | None:

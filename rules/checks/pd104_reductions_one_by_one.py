@@ -4,15 +4,17 @@ many gradients need few reductions, which run beside the rest of the backward pa
 import math
 from collections.abc import Iterator, Sequence
 
+from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.records import dataclass
 from perfdoc.results.figures import brief, per_cent, size
 from perfdoc.results.ranks import Communication
 from perfdoc.rules.engine.case import is_start_up
-from perfdoc.rules.engine.gain import RankMeasurement, ceiling
+from perfdoc.rules.engine.gain import RankMeasurement
 from perfdoc.rules.engine.needs import WINDOW, Missing, Need, not_applicable
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.exposed import MIN_FRAC, waited_ns
+from perfdoc.rules.facts.graphs import of_names, without_kernels
 
 _REDUCTIONS = ("all_reduce", "reduce")
 """Whose bytes are the gradient's: those of a reduce-scatter are one rank's part, of few ranks or of many."""
@@ -58,6 +60,7 @@ MIN_BYTES = 4 << 20
 """Of all gradients: metrics are smaller."""
 HIDDEN_FRAC = 0.5
 """Of their time: hidden beyond it, they cost little."""
+_, _apart_ns = of_names(lambda k: k.kernel_class is KernelClass.COMMUNICATION)
 _RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Of a gradient's bytes to its weight's: types of 1, 2 or 4 bytes an element."""
 
@@ -162,7 +165,7 @@ def evaluate(case: Case) -> Verdict:
         reason=f"{many} where {worst.buckets} buckets of {size(BUCKET_BYTES)} would do; {shown}",
         evidence=evidence,
         remedy=_MEGATRON if megatron else _PYTORCH,
-        gain=ceiling(case, lambda r: _exposed_ns(case, r), "all of their exposed time"),
+        gain=without_kernels(case, lambda r: _exposed_ns(case, r), _apart_ns, "all of their exposed time"),
         time=tuple(f"exposed_comm.{d}" for d in sorted({one.row.dimension for _, one in by_rank})),
         worst=worst_exposed(case, of.dimension),
         verify="Run again: few reductions a step, most of their time hidden by the backward pass.",

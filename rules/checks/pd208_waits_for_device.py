@@ -11,7 +11,7 @@ from perfdoc.rules.engine.gain import RankMeasurement, bounded, ceiling, predict
 from perfdoc.rules.engine.needs import GPUS, WINDOW, on_some_rank
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, TURNS, in_turns
-from perfdoc.rules.facts.graphs import launching_ns
+from perfdoc.rules.facts.graphs import between_steps_ns, launched_late_ns, launching_ns, waiting_ns
 from perfdoc.rules.facts.loading import copy_in_turn, waits_elsewhere
 
 _READ = "Keep values on the device: read losses and metrics (.item(), .cpu()) every so many steps."
@@ -128,8 +128,10 @@ def _caused_ns(rank: RankMeasurement) -> int:
 
 
 def _most_ns(rank: RankMeasurement) -> int:
-    """Without waits the host is ahead by no more than it waited, and saves no more than its idle time."""
-    return min(rank.host.sync_calls.host_ns or 0, launching_ns(rank))
+    """Without waits the host is ahead by no more than it waited, and saves no more than its idle time: pauses
+    between steps, too, in which the device has its work then."""
+    late_ns = launched_late_ns(rank) + between_steps_ns(rank) + waiting_ns(rank)
+    return min(rank.host.sync_calls.host_ns or 0, late_ns)
 
 
 def _calls(case: Case, groups: list[CallGroup]) -> Iterator[Evidence]:
@@ -140,7 +142,7 @@ def _calls(case: Case, groups: list[CallGroup]) -> Iterator[Evidence]:
         per = f"{significant(found.count / steps)} a step" if steps else f"{found.count:,} in the window"
         yield ("such calls, worst rank", f"{per}, {brief((found.host_ns or 0) / (steps or 1))} in them")
     if total := worst.ledger.idle.host:
-        part = _most_ns(worst) / total  # its idle time is a part of idle.host
+        part = min(found.host_ns or 0, launching_ns(worst)) / total
         yield ("idle before late launches that they may cause, at most", per_cent(part))
     places: dict[str, list[CallGroup]] = {}
     steps_are = {step.name.rstrip(_NUMBER) for rank in case.ranks for step in rank.window.step_list}

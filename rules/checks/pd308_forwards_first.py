@@ -38,7 +38,7 @@ def evaluate(case: Case) -> Verdict:
     chunks = case.job.pipeline.vpp or 1
     least = min(_forwards_first(p) for p in ranks)
     evidence = [("forward passes before the first backward pass, least of all ranks", str(least))]
-    forwards = min(_forwards(p) for p in ranks)
+    forwards = min(_fewest(p, p.is_forward) for p in ranks)
     if forwards <= IN_FLIGHT_RATIO * pp * chunks and least == forwards:
         return skips("too few micro-batches to distinguish the schedules")
     if least < forwards:
@@ -51,11 +51,6 @@ def evaluate(case: Case) -> Verdict:
         verify="Run again: the first backward pass begins after as many forward passes as there are stages.",
         false_alarm="A window with forward passes only, such as an evaluation.",
     )
-
-
-def _forwards(passes: Passes) -> int:
-    """Forward passes of the step that has fewest."""
-    return _fewest(passes, passes.is_forward)
 
 
 def _forwards_first(passes: Passes) -> int:

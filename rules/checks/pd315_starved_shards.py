@@ -9,7 +9,7 @@ from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_a
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.capture import LAUNCHES
 from perfdoc.rules.facts.degrees import DEGREES, degrees_of
-from perfdoc.rules.facts.graphs import MIN_HOST_FRAC, launching_ns
+from perfdoc.rules.facts.graphs import MIN_HOST_FRAC, launched_late_ns, launching_ns
 from perfdoc.rules.facts.smaller_mapping import halved, splits_too_far
 
 
@@ -64,7 +64,7 @@ def evaluate(case: Case) -> Verdict:
         advice=halved(case),
         remedy="Split tensors less, and use more stages or replicas instead; a larger micro-batch also "
         "enlarges each kernel, and CUDA graphs remove launches (PD201).",
-        gain=ceiling(case, launching_ns, "all launch-bound idle time", anywhere=True),
+        gain=ceiling(case, launched_late_ns, "all launch-bound idle time", anywhere=True),
         verify="Run again: idle.host falls and the median kernel grows.",
         false_alarm="A host that is slow for another reason: profiler, garbage collection, synchronising "
         "calls. Templates with TP 8 exist for models with a much larger hidden size.",

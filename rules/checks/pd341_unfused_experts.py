@@ -3,10 +3,11 @@ several kernels around the exchange."""
 
 from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling
+from perfdoc.rules.engine.gain import Gain, Of, RankMeasurement
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, given, known, skipped
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, informs, passes
 from perfdoc.rules.facts.degrees import EP, NOT_DENSE, experts_of
+from perfdoc.rules.facts.graphs import of_parts, without_kernels
 
 _GROUPED, _PERMUTE = "moe_grouped_gemm", "moe_permute_fusion"
 
@@ -45,18 +46,17 @@ def evaluate(case: Case) -> Verdict:
     evidence = [("experts of a layer on each GPU", str(local))]
     advice = []
     if local > 1 and case.is_set_to(_GROUPED, False):
-        gain = _ceiling(case, _gemms_ns, "the time of the experts' GEMMs")
+        gain = _ceiling(case, _gemms_ns, _experts_apart_ns, "the time of the experts' GEMMs")
         why = f"runs the {local} experts of a GPU in one kernel; a guide claims 2 to 3 times for it"
         advice.append(advise(knob=_GROUPED, to=True, why=why, gain=gain))
     if case.is_set_to(_PERMUTE, False):
-        gain = _ceiling(case, _sorting_ns, "the time of permuting tokens")
+        gain = _ceiling(case, _sorting_ns, _sorting_apart_ns, "the time of permuting tokens")
         why = "permutes tokens in one fused kernel"
         advice.append(
             advise(knob=_PERMUTE, to=True, why=why, costs="Transformer Engine 2.1 or newer", gain=gain)
         )
     for label, of in (("GEMMs of experts", _gemms_ns), ("permuting tokens", _sorting_ns)):
-        share = case.share(lambda r, of=of: of(r) or 0)  # type: ignore[misc]
-        if share:
+        if share := case.share(of):
             evidence.append((f"{label}, of the window, mean over ranks", per_cent(share)))
     if not advice:
         return passes(evidence)
@@ -70,19 +70,15 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _gemms_ns(rank: RankMeasurement) -> int | None:
-    return rank.kernel_parts.grouped_linear_ns
+def _gemms_ns(rank: RankMeasurement) -> int:
+    return rank.kernel_parts.grouped_linear_ns or 0
 
 
-def _sorting_ns(rank: RankMeasurement) -> int | None:
-    if rank.kernel_parts.state != "measured":
-        return None
-    return sum(p.total_ns for p in rank.kernel_parts.parts if p.part == "moe_dispatch")
+_sorting_ns, _sorting_apart_ns = of_parts(lambda p: p.part == "moe_dispatch")
+_, _experts_apart_ns = of_parts(lambda p: p.part in ("moe", "moe_experts"))
 
 
-def _ceiling(case: Case, of: object, what: str) -> Gain | None:
+def _ceiling(case: Case, of: Of, apart: Of, what: str) -> Gain | None:
     """None where no rank shows any of it: then it was not measured apart."""
-    times = [of(rank) for rank in case.ranks]  # type: ignore[operator]
-    if None in times or not any(times):
-        return None
-    return ceiling(case, lambda r: of(r) or 0, what)  # type: ignore[operator]
+    known = all(r.kernel_parts.state == "measured" for r in case.ranks) and any(map(of, case.ranks))
+    return without_kernels(case, of, apart, what) if known else None

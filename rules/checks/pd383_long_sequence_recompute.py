@@ -8,13 +8,13 @@ from dataclasses import replace
 from perfdoc.analyzers.memory.formula import need_bytes
 from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.advise import Advice, advise, needing
-from perfdoc.rules.engine.gain import RankMeasurement, at_most, bounded, ceiling, predicted
+from perfdoc.rules.engine.gain import at_most, bounded, predicted
 from perfdoc.rules.engine.needs import Missing, Need, given, known, not_applicable
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, informs, passes, skips
 from perfdoc.rules.facts.context_parallel import sequence_allows
 from perfdoc.rules.facts.degrees import degrees_of, sequence_of
 from perfdoc.rules.facts.memory_need import FIT_FRAC, batch_of, device_bytes
-from perfdoc.rules.facts.memory_relief import is_needless
+from perfdoc.rules.facts.memory_relief import again_ns, is_needless, without_again
 
 
 def _short(case: Case) -> Missing | None:
@@ -48,7 +48,7 @@ def evaluate(case: Case) -> Verdict:
     length = given(sequence_of(case))
     known, granularity = case.setting(_GRANULARITY)
     times = [rank.kernel_parts.recompute_ns for rank in case.ranks]
-    share = None if not times or None in times else case.share(_recompute_ns)
+    share = None if not times or None in times else case.share(again_ns)
     evidence = [("tokens of a sequence", f"{length:,}")]
     if any(re.search(_STATE_SPACE, k.name) for rank in case.ranks for k in rank.kernel_times):
         evidence.append(("state-space layers", "yes: context parallelism divides these too"))
@@ -65,13 +65,9 @@ def evaluate(case: Case) -> Verdict:
     return passes(evidence)
 
 
-def _recompute_ns(rank: RankMeasurement) -> int:
-    return rank.kernel_parts.recompute_ns or 0
-
-
 def _recomputes(case: Case, granularity: object, evidence: list[Evidence]) -> Verdict:
     gain = at_most(predicted(case, "without_recompute"), "what context parallelism costs is not in it")
-    gain = bounded(gain, ceiling(case, _recompute_ns, "what is computed again"))
+    gain = bounded(gain, without_again(case))
     return informs(
         reason=f"{'layers' if granularity == 'full' else 'parts of layers'} are computed twice so that their "
         "activations need not be kept",

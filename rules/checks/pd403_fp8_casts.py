@@ -4,12 +4,14 @@ buy accuracy with it."""
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.rules.engine.advise import Advice, advise, needing
 from perfdoc.rules.engine.assumptions import ENGINE, Assumes
-from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_share
+from perfdoc.rules.engine.gain import time_share
 from perfdoc.rules.engine.needs import GPUS, WINDOW, applies
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, passes, skips
 from perfdoc.rules.facts.capture import KERNELS
+from perfdoc.rules.facts.graphs import of_names, without_kernels
 from perfdoc.rules.facts.precision import casts_of_weights, fp8_on
 
+_casts_ns, _apart_ns = of_names(lambda k: k.kernel_class is KernelClass.QUANTISATION)
 META = Meta(
     title="Costly casts to few bits",
     action="Make casts to FP8 cheaper",
@@ -51,7 +53,7 @@ def evaluate(case: Case) -> Verdict:
             reason=f"weights that are kept in few bits cost casts for each product ({kernel})",
             evidence=evidence,
             remedy=_LOAD,
-            gain=ceiling(case, _casts_ns, "the time of the casts"),
+            gain=without_kernels(case, _casts_ns, _apart_ns, "the time of the casts"),
             verify="Run again: quantisation in the table of kernel classes falls.",
             false_alarm="Weights that do not fit in 16 bits: then the casts are the price.",
         )
@@ -67,15 +69,10 @@ def evaluate(case: Case) -> Verdict:
         evidence=evidence,
         remedy=_remedy(case, recipe if known else None),
         advice=_advice(case, str(recipe)) if known and recipe in _FINE else [],
-        gain=ceiling(case, _casts_ns, "the time of the casts"),
+        gain=without_kernels(case, _casts_ns, _apart_ns, "the time of the casts"),
         verify="Run again: quantisation in the table of kernel classes falls; compare the loss curves.",
         false_alarm="An accuracy that only the finer recipe reaches: then its casts are the price.",
     )
-
-
-def _casts_ns(rank: RankMeasurement) -> int:
-    found = sum(k.total_ns for k in rank.kernel_times if k.kernel_class is KernelClass.QUANTISATION)
-    return min(found, rank.ledger.compute)
 
 
 def _advice(case: Case, recipe: str) -> list[Advice]:

@@ -1,18 +1,19 @@
 """Each of a chain of element-wise kernels reads and writes the whole tensor; one fused kernel does so once,
 and is one launch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.kernels import UnfusedPattern
 from perfdoc.results.names import opening
 from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.assumptions import EAGER, ENGINE, FLASH, Assumes
-from perfdoc.rules.engine.gain import RankMeasurement, ceiling, time_share
+from perfdoc.rules.engine.gain import Gain, Of, RankMeasurement, time_share
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, skipped
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, informs, passes
 from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.fusions import FUSIONS, IMPL, LOSS, known_off
+from perfdoc.rules.facts.graphs import without_kernels
 from perfdoc.rules.facts.memory_need import cp_of, micro_batch_of, tp_of
 
 
@@ -93,8 +94,8 @@ def _measured(case: Case, evidence: list[Evidence], off: list[str]) -> Verdict:
         reason="chains of small kernels do what one fused kernel does",
         evidence=evidence,
         remedy=opening(by_hand),
-        advice=[a for knob in knobs for a in _switch(case, knob, _saved_by(knob), seen=knob in wanted)],
-        gain=ceiling(case, _saved_by(), _MOST),
+        advice=[a for knob in knobs for a in _switch(case, knob, _bound(case, knob), seen=knob in wanted)],
+        gain=_bound(case),
         verify="Run again: the sequences are gone from the list of unfused patterns.",
         false_alarm="A sequence in code that runs once in many steps.",
     )
@@ -110,14 +111,18 @@ def _patterns(case: Case) -> list[tuple[str, str | None, int, float]]:
     return sorted(found, key=lambda f: (-f[3], f[0]))
 
 
-def _time_of(pattern: str = "") -> Callable[[RankMeasurement], int]:
+def _time_of(pattern: str = "") -> Of:
     """Time of the sequences of a pattern; of all but attention's without one."""
     return lambda rank: min(sum(u.total_ns for u in _chosen(rank, pattern=pattern)), rank.ledger.compute)
 
 
-def _saved_by(knob: str = "") -> Callable[[RankMeasurement], int]:
-    """The most of it that fused kernels save, of one knob or of all."""
-    return lambda rank: min(sum(u.total_ns - u.stays_ns for u in _chosen(rank, knob)), rank.ledger.compute)
+def _bound(case: Case, knob: str = "") -> Gain | None:
+    """The most that fused kernels save, of one knob or of all."""
+
+    def saved_ns(rank: RankMeasurement) -> int:
+        return min(sum(u.total_ns - u.stays_ns for u in _chosen(rank, knob)), rank.ledger.compute)
+
+    return without_kernels(case, saved_ns, lambda r: sum(u.apart_ns for u in _chosen(r, knob)), _MOST)
 
 
 def _chosen(rank: RankMeasurement, knob: str = "", pattern: str = "") -> Iterator[UnfusedPattern]:
@@ -126,16 +131,12 @@ def _chosen(rank: RankMeasurement, knob: str = "", pattern: str = "") -> Iterato
             yield u
 
 
-def _switch(
-    case: Case, knob: str, of: Callable[[RankMeasurement], int] | None = None, *, seen: bool = True
-) -> list[Advice]:
+def _switch(case: Case, knob: str, gain: Gain | None = None, *, seen: bool = True) -> list[Advice]:
     """The switch, with at most the time of its sequences to gain."""
     why = FUSIONS[knob][0] + (
         "" if seen else "; off, though no kernels that it replaces were recognised here"
     )
-    gain = None
-    if of is not None and (case.per_unit_ms(of) or 0.0) > 0:
-        gain = ceiling(case, of, _MOST)
+    gain = gain if gain is not None and gain.high_ms else None
     if knob != LOSS:
         return [advise(knob=knob, to=True, why=why, gain=gain)]
     size = _logits_bytes(case)

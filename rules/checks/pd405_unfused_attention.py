@@ -8,11 +8,12 @@ from perfdoc.analyzers.kernel_class.names import is_masked_softmax
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.rules.engine.advise import Advice, advise
 from perfdoc.rules.engine.assumptions import FLASH, Assumes
-from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling, time_evidence
+from perfdoc.rules.engine.gain import Gain, RankMeasurement, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, skipped
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, informs, passes
 from perfdoc.rules.facts.capture import KERNELS, fused_attention_runs, is_fused_attention
 from perfdoc.rules.facts.fusions import fused_attention, known_off
+from perfdoc.rules.facts.graphs import without_kernels
 from perfdoc.rules.facts.precision import fp32_ns
 
 
@@ -127,7 +128,8 @@ def _bound(case: Case) -> Gain | None:
     seen = [(r.kernel_parts.unfused_attention, _unfused_ns(r)) for r in case.ranks]
     if any(a.backwards is None or ns > a.between_ns for a, ns in seen):
         return None
-    return ceiling(case, _replaced_ns, "softmax, what runs between, and the products; their arithmetic stays")
+    what = "softmax, what runs between, and the products, whose arithmetic stays"
+    return without_kernels(case, _replaced_ns, lambda r: r.kernel_parts.unfused_attention.apart_ns, what)
 
 
 def _now(case: Case) -> str:

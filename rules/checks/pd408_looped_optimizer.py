@@ -18,6 +18,7 @@ from perfdoc.rules.engine.gain import (
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given, on_some_rank
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, passes
 from perfdoc.rules.facts.capture import KERNELS
+from perfdoc.rules.facts.graphs import of_parts, without_kernels
 
 META = Meta(
     title="Optimizer that loops over the parameters",
@@ -87,15 +88,15 @@ def _long_update(case: Case) -> Verdict | None:
         reason=f"the update of {who} takes {per_cent(share)} of the {case.unit}",
         evidence=evidence,
         remedy=_SELDOMER,
-        gain=ceiling(case, _update_ns, "all of it, as beside far more micro-batches"),
+        gain=without_kernels(
+            case, _update_ns, _update_apart_ns, "all of it, as beside far more micro-batches"
+        ),
         verify="Run again: more tokens a second, and a smaller part of the step in the optimizer.",
         false_alarm="A capture with fewer micro-batches a step than the real run has.",
     )
 
 
-def _update_ns(rank: RankMeasurement) -> int:
-    own = (p for p in rank.kernel_parts.parts if p.phase == "optimizer" and p.part != "communication")
-    return min(sum(part.total_ns for part in own), rank.ledger.compute)
+_update_ns, _update_apart_ns = of_parts(lambda p: p.phase == "optimizer" and p.part != "communication")
 
 
 def _sized_by(case: Case, gain: Gain | None) -> str:

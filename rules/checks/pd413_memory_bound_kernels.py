@@ -1,5 +1,6 @@
 """Each of them reads and writes whole tensors through HBM; one kernel in their place does so once."""
 
+from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.patterns import pattern_of
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.figures import per_cent
@@ -13,10 +14,11 @@ from perfdoc.rules.engine.assumptions import (
     TRANSFORMER,
     Assumes,
 )
-from perfdoc.rules.engine.gain import RankMeasurement, bound_of, ceiling, time_share
+from perfdoc.rules.engine.gain import RankMeasurement, bound_of, time_share
 from perfdoc.rules.engine.needs import GPUS, WINDOW
 from perfdoc.rules.engine.rule import Case, Meta, Verdict, fires, informs, passes
 from perfdoc.rules.facts.capture import KERNELS
+from perfdoc.rules.facts.graphs import of_names, without_kernels
 from perfdoc.rules.facts.roofline import PARTED, most_by_replay, of_roofline, worst
 
 _COMPILE = "Compile the layers (torch.compile), or take fused ones."
@@ -71,6 +73,9 @@ MIN_FRAC, MIN_LAYOUT_FRAC = 0.1, 0.05
 """Of the window, mean over ranks. PD404 names sequences that it recognises from 1 % on."""
 _CLASSES = ("elementwise", "copy", "norm", "softmax", "reduction", "quantisation", "random", "loss")
 _KEY = "fused_runs"
+_layout_ns, _layout_apart_ns = of_names(lambda k: _LAYOUT.search(k.short_name))
+_copying_ns, _copying_apart_ns = of_names(lambda k: k.kernel_class is KernelClass.COPY)
+_, _apart_ns = of_names(lambda k: k.kernel_class.name.lower() in _CLASSES)
 _ALL_FUSED = "each run of them in the time of its longest kernel, all of it fused"
 
 
@@ -84,7 +89,7 @@ def evaluate(case: Case) -> Verdict:
             reason="tensors are converted between NCHW and NHWC around convolutions",
             evidence=[*of_layout, *evidence],
             remedy=f"{_CHANNELS_LAST} {_COMPILE}" if share - layout >= MIN_FRAC else _CHANNELS_LAST,
-            gain=ceiling(case, _layout_ns, "all conversions between NCHW and NHWC"),
+            gain=without_kernels(case, _layout_ns, _layout_apart_ns, "all conversions between NCHW and NHWC"),
             verify="Run again: no such conversions are left.",
             false_alarm="Operators that take NCHW alone convert back what lies between convolutions.",
         )
@@ -97,7 +102,7 @@ def evaluate(case: Case) -> Verdict:
             reason="tensors are copied or cast by kernels of their own",
             evidence=of_copies,
             remedy=_COPY_LESS,
-            gain=ceiling(case, _copying_ns, "all kernels that copy or cast"),
+            gain=without_kernels(case, _copying_ns, _copying_apart_ns, "all kernels that copy or cast"),
             verify="Run again: fewer such kernels, and less of the window in them.",
             false_alarm="Copies that the model is made of: a cache that is written, tensors that are joined.",
         )
@@ -112,7 +117,7 @@ def evaluate(case: Case) -> Verdict:
             *map(of_roofline, worst(case, _known)[:1]),
         ],
         remedy=_how(case) + f" {_CHANNELS_LAST}" * converts,
-        gain=bound_of(case, _KEY, most_by_replay(case, _KEY, _fusible_ns, _ALL_FUSED, launches_go=True)),
+        gain=bound_of(case, _KEY, most_by_replay(case, _KEY, _fusible_ns, _ALL_FUSED, _apart_ns)),
         verify="Run again: fewer such kernels, and less of the window in them.",
         false_alarm="Kernels of one run that work on different tensors gain launches only.",
     )
@@ -131,15 +136,6 @@ def _known(rank: RankMeasurement) -> list[OperatorEfficiency]:
 
 def _fusible_ns(rank: RankMeasurement) -> int:
     return rank.efficiency.fusible_ns
-
-
-def _layout_ns(rank: RankMeasurement) -> int:
-    found = (k.total_ns for k in rank.kernel_times if _LAYOUT.search(k.short_name))
-    return min(sum(found), rank.ledger.compute)
-
-
-def _copying_ns(rank: RankMeasurement) -> int:
-    return min(_class_ns(rank, "copy"), rank.ledger.compute)
 
 
 def _class_ns(rank: RankMeasurement, name: str) -> int:

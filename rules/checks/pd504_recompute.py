@@ -3,7 +3,7 @@ all layers are. Kept activations cost memory only."""
 
 from perfdoc.results.figures import gib
 from perfdoc.rules.engine.advise import advise
-from perfdoc.rules.engine.gain import ceiling, predicted, time_share
+from perfdoc.rules.engine.gain import predicted, time_share
 from perfdoc.rules.engine.needs import to_give
 from perfdoc.rules.engine.rule import Case, Evidence, Meta, Verdict, fires, informs, passes
 from perfdoc.rules.facts.capture import fused_attention_runs
@@ -15,6 +15,7 @@ from perfdoc.rules.facts.memory_relief import (
     attention_alone,
     cheap_modules,
     fewer,
+    without_again,
 )
 from perfdoc.rules.facts.memory_room import rooms, tightest, why_unknown
 
@@ -55,7 +56,7 @@ def evaluate(case: Case) -> Verdict:
         reason=f"layers are computed again, and memory holds {kept} of a stage's without",
         evidence=evidence,
         advice=advice,
-        gain=ceiling(case, again_ns, "the time of the recomputed kernels"),
+        gain=without_again(case),
         verify="Run again: recompute in the table of parts falls; record a snapshot and look at the peak.",
         false_alarm="Sequences of changing length: a longer one than in this window needs the memory.",
     )
@@ -67,7 +68,7 @@ def _of_attention(case: Case, evidence: list[Evidence]) -> Verdict:
         reason="the core of attention is recomputed although it is fused",
         evidence=evidence,
         advice=[advise(knob=GRANULARITY, to=None, why=why, gain=predicted(case, "without_recompute"))],
-        gain=ceiling(case, again_ns, "the time of the recomputed kernels"),
+        gain=without_again(case),
         verify="Run again: recompute in the table of parts is gone, and peak memory changes little.",
         false_alarm="A mix of layers with fused and unfused attention.",
     )
@@ -84,7 +85,7 @@ def _unknown_room(case: Case, evidence: list[Evidence], why: str) -> Verdict:
         reason="layers are computed again; whether memory would hold their activations is not known",
         evidence=evidence,
         remedy=words,
-        gain=ceiling(case, again_ns, "the time of the recomputed kernels"),
+        gain=without_again(case),
         verify="Recompute fewer layers and record a snapshot.",
         false_alarm="A job whose memory is full without recomputation.",
     )

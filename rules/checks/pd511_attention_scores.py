@@ -45,7 +45,8 @@ _BY = {
 def evaluate(case: Case) -> Verdict:
     """Fires where scores of unfused attention hold `MIN_FRAC` of a device's peak; a problem from `LARGE_FRAC`
     on."""
-    share, device = max(((_share(d), d) for d in _peaks(case)), key=lambda found: found[0])
+    held = ((sum(a.bytes for a in d.attention) / (d.peak_allocated_bytes or 1), d) for d in _peaks(case))
+    share, device = max(held, key=lambda found: found[0])
     if not device.attention:
         return passes(reason="no stack shows a softmax of attention")
     total = sum(row.bytes for row in device.attention)
@@ -78,10 +79,6 @@ _REMEDY = (
     f"Call fused attention: torch.nn.functional.{_PYTORCHS}(q, k, v) with your mask or is_causal=True"
     f"{_FLASH}. It never stores the score matrix."
 )
-
-
-def _share(device: DeviceMemory) -> float:
-    return sum(row.bytes for row in device.attention) / (device.peak_allocated_bytes or 1)
 
 
 def _evidence(row: AttentionScores) -> Evidence:

@@ -34,17 +34,14 @@ def advisable(rule: Rule) -> Sequence[str]:
         seen.add(key)
         home = sys.modules[function.__module__]
         found.update(dict.fromkeys(_advised_in(function, home)))
-        todo += [f for name in _names(function) if isinstance(f := getattr(home, name, None), FunctionType)]
+        names = (node.id for node in ast.walk(_tree(function)) if isinstance(node, ast.Name))
+        todo += [f for name in names if isinstance(f := getattr(home, name, None), FunctionType)]
     return [*found]
 
 
 @cache
 def _tree(function: FunctionType) -> ast.AST:
     return ast.parse(inspect.cleandoc("\n" + inspect.getsource(function)))
-
-
-def _names(function: FunctionType) -> list[str]:
-    return [node.id for node in ast.walk(_tree(function)) if isinstance(node, ast.Name)]
 
 
 def _advised_in(function: FunctionType, home: ModuleType) -> Iterator[str]:

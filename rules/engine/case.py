@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property, partial
 from typing import Literal
@@ -87,7 +87,7 @@ def _shown(ranks: Sequence[RankMeasurement]) -> Iterator[str]:
             yield from knobs
     if any(rank.kernel_parts.recompute_ns for rank in ranks):
         yield from ("recompute_granularity", "recompute_method")
-    if _graphs(ranks):
+    if any(rank.host.graphs.whole_graphs or rank.host.graphs.graph_kernels for rank in ranks):
         yield "cuda_graph_impl"
 
 
@@ -95,10 +95,6 @@ def gather_weights(ranks: Sequence[RankMeasurement]) -> bool:
     """Whether data-parallel ranks gather what they share out: FSDP, ZeRO, a distributed optimizer."""
     rows = (row for rank in ranks for row in rank.communication)
     return any(row.dimension == "dp" and row.collective == "all_gather" for row in rows)
-
-
-def _graphs(ranks: Collection[RankMeasurement]) -> bool:
-    return any(rank.host.graphs.whole_graphs or rank.host.graphs.graph_kernels for rank in ranks)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,36 +37,6 @@ _ALIKE = 1.1
 """Kernels of one program differ by so much between ranks at most, place by place."""
 
 
-def most_saved_ms(
-    case: Case, of: Of, *, anywhere: bool, in_turn: bool = False, exposed: bool = False
-) -> float | None:
-    """The smaller of both bounds for a step, or for a window without steps; None without a rank.
-
-    of: x(r). anywhere: whether it is idle time of hosts, which ranks may lose at different places. exposed:
-    whether it is communication that w(r) has, too.
-    in_turn: whether hosts may wait meanwhile, as where ranks copy or write in turn. Of a single rank only its
-    own time is known.
-    """
-    if not case.ranks:
-        return None
-    waits, beside = waiting_ns(case), waiting_ns(case, on_hosts=False)
-    alone = min((of(r) + waits[id(r)]) / case.units_of(r) for r in case.ranks)
-    if anywhere:  # what waits for a host is lost once, beside communication too; what a device computes stays
-        once = ((max(of(r), _idle_ns(r)) + beside[id(r)]) / case.units_of(r) for r in case.ranks)
-        alone = min(alone, *once)
-    if anywhere or exposed:
-        left = ((r.ledger.total - r.ledger.compute * (not r.on_host)) / case.units_of(r) for r in case.ranks)
-        alone = min(alone, *left)
-    each = [of(r) / case.units_of(r) for r in case.ranks]
-    if len(each) == 1:
-        return alone / 1e6
-    together = sum(each) * max((case.job.world_size or 0) / len(each), 1.0)
-    if not anywhere:
-        hosts = ((waits[id(r)] - beside[id(r)]) / case.units_of(r) for r in case.ranks if in_turn)
-        together = min(together, _ALIKE * max(each) * _stages(case) + max(hosts, default=0))
-    return min(alone, together) / 1e6
-
-
 def _idle_ns(rank: RankMeasurement) -> int:
     """All that its host may be late for: what it loses and what it waits in are both of it."""
     idle = rank.ledger.idle
@@ -205,17 +175,40 @@ def kept_gain(verdict: Verdict, allowed: Collection[str], so_already: Collection
 
 def ceiling(
     case: Case,
-    of: Callable[[RankMeasurement], int],
+    of: Of,
     what: str,
     *,
     anywhere: bool = False,
     in_turn: bool = False,
     exposed: bool = False,
+    launches: Of = lambda _: 0,
 ) -> Gain | None:
-    """An upper bound: all of `of` on every rank, and what the others wait for it. The rest: as in
-    most_saved_ms."""
-    most = most_saved_ms(case, of, anywhere=anywhere, in_turn=in_turn, exposed=exposed)
-    return None if most is None else upper_bound(most, what)
+    """An upper bound: the smaller of both for a step, or for a window without steps; None without a rank.
+
+    of: x(r). anywhere: whether it is idle time of hosts, which ranks may lose at different places. exposed:
+    whether it is communication that w(r) has, too.
+    in_turn: whether hosts may wait meanwhile, as where ranks copy or write in turn. launches: idle time of
+    hosts that goes with it, at different places. Of a single rank only its own time is known.
+    """
+    if not case.ranks:
+        return None
+    waits, beside = waiting_ns(case), waiting_ns(case, on_hosts=False)
+    alone = min((of(r) + launches(r) + waits[id(r)]) / case.units_of(r) for r in case.ranks)
+    if anywhere:  # what waits for a host is lost once, beside communication too; what a device computes stays
+        once = ((max(of(r), _idle_ns(r)) + beside[id(r)]) / case.units_of(r) for r in case.ranks)
+        alone = min(alone, *once)
+    if anywhere or exposed:
+        left = ((r.ledger.total - r.ledger.compute * (not r.on_host)) / case.units_of(r) for r in case.ranks)
+        alone = min(alone, *left)
+    each = [of(r) / case.units_of(r) for r in case.ranks]
+    if len(each) > 1:
+        of_all = max((case.job.world_size or 0) / len(each), 1.0)
+        together = sum(each) * of_all
+        if not anywhere:
+            hosts = ((waits[id(r)] - beside[id(r)]) / case.units_of(r) for r in case.ranks if in_turn)
+            together = min(together, _ALIKE * max(each) * _stages(case) + max(hosts, default=0))
+        alone = min(alone, together + of_all * sum(launches(r) / case.units_of(r) for r in case.ranks))
+    return upper_bound(alone / 1e6, what)
 
 
 def upper_bound(high_ms: float, what: str) -> Gain:

@@ -10,6 +10,7 @@ late rank makes others wait goes too: where its prediction is higher, the bound 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from perfdoc.knobs.check import check
@@ -134,10 +135,7 @@ _WHOLE: Mapping[str, Callable[[Case], Gain | None]] = MappingProxyType(
         "idle.host": lambda case: ceiling(case, launched_late_ns, "", anywhere=True),
         "idle.gc": lambda case: ceiling(case, lambda r: r.ledger.idle.gc, "", anywhere=True),
         "idle.data": lambda case: ceiling(case, lambda r: r.ledger.idle.data, "", anywhere=True),
-        "exposed_comm.dp": lambda case: ceiling_of_transfer(case, "dp"),
-        "exposed_comm.tp": lambda case: ceiling_of_transfer(case, "tp"),
-        "exposed_comm.cp": lambda case: ceiling_of_transfer(case, "cp"),
-        "exposed_comm.ep": lambda case: ceiling_of_transfer(case, "ep"),
+        **{f"exposed_comm.{d}": partial(ceiling_of_transfer, dimension=d) for d in ("dp", "tp", "cp", "ep")},
         "pipeline.bubble": bubble_ceiling,
         "pipeline.late_peer": late_peer_ceiling,
         "pipeline.transfer": transfer_ceiling,
@@ -161,7 +159,7 @@ def not_below_predictions(case: Case, applied: Applied) -> Applied:
         and p.gain.is_predicted
         and (p.gain.high_ms or 0.0) > gain.high_ms
     ]
-    wholes = [whole.high_ms or 0.0 for time in applied.time if (whole := _whole(case, time)) is not None]
+    wholes = [b.high_ms or 0.0 for t in applied.time if t in _WHOLE and (b := _WHOLE[t](case))]
     if not same or not wholes or gain.high_ms < _AS_MUCH * sum(wholes):
         return applied
     most = max(same, key=lambda p: p.gain.high_ms or 0.0)
@@ -170,10 +168,6 @@ def not_below_predictions(case: Case, applied: Applied) -> Applied:
     raised = replace(gain, high_ms=high_ms, assumptions=[*gain.assumptions, why])
     share = case.share_of_unit(high_ms)
     return replace(applied, result=replace(result, gain=raised, gain_frac=share))
-
-
-def _whole(case: Case, time: str) -> Gain | None:
-    return _WHOLE[time](case) if time in _WHOLE else None
 
 
 def as_rules_say(predictions: Sequence[Prediction], results: Iterable[RuleResult]) -> list[Prediction]:

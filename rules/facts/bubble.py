@@ -72,7 +72,7 @@ def interleaving(case: Case) -> Interleaving:
     """For a case that meets INTERLEAVED."""
     found, now = case.job.pipeline, given(_chunks(case))
     transfer, bubble = given(found.transfer_frac), given(found.bubble_frac)
-    saved = {to: _saved(transfer, bubble, now, to) for to in _fewer(now)}
+    saved = {to: _saved(transfer, bubble, now, to) for to in range(2, min(now, 256)) if now % to == 0}
     best = max(saved, key=lambda to: saved[to], default=None)
     if best is None or transfer <= bubble or saved[best] < MIN_SAVED_FRAC:
         best = None
@@ -97,10 +97,6 @@ def _replayed(case: Case, now: int, to: int) -> Gain | None:
     found = case.prediction("fewer_virtual_stages")
     same = found is not None and now == case.job.facts.vpp and found.settings.get(VPP) == to
     return found.gain if same and found is not None and found.gain.is_predicted else None
-
-
-def _fewer(now: int) -> list[int]:
-    return [to for to in range(2, min(now, 256)) if now % to == 0]
 
 
 def _saved(transfer: float, bubble: float, now: int, to: int) -> float:

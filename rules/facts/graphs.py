@@ -2,11 +2,15 @@
 
 Conditions as megatron-core 0.16.1 checks them (TransformerConfig)."""
 
+from collections.abc import Callable, Iterable
+
+from perfdoc.analyzers.kernels.parts import NamedTime
 from perfdoc.results.figures import gib
+from perfdoc.results.kernels import PartTime
 from perfdoc.rules.engine.advise import Advice, advise, needing
-from perfdoc.rules.engine.gain import Gain, RankMeasurement
+from perfdoc.rules.engine.gain import Gain, Of, RankMeasurement, ceiling
 from perfdoc.rules.engine.rule import Case
-from perfdoc.rules.facts.capture import as_slow
+from perfdoc.rules.facts.capture import as_slow, if_as_slow
 from perfdoc.rules.facts.degrees import experts_of, has_experts, shapes_change
 from perfdoc.rules.facts.memory_need import pp_of
 from perfdoc.rules.facts.memory_room import tightest
@@ -166,6 +170,38 @@ def launched_late_ns(rank: RankMeasurement) -> int:
     ledger, late_ns = rank.ledger, launching_ns(rank) + pausing_ns(rank)
     behind_ns = ledger.idle.gc + ledger.idle.data + ledger.idle.launch_latency + ledger.idle.dependency
     return late_ns + behind_ns + min(late_ns, ledger.exposed_comm.total)
+
+
+def without_kernels(case: Case, of: Of, apart: Of, what: str) -> Gain | None:
+    """An upper bound of kernels that go with their launches. of: their time; apart: their apart_ns."""
+
+    def late_ns(rank: RankMeasurement) -> int:
+        return min(apart(rank), launched_late_ns(rank))
+
+    if not any(map(late_ns, case.ranks)):
+        return ceiling(case, of, what)
+    what += ", and idle time before their launches"
+    return if_as_slow(case, ceiling(case, of, what, launches=late_ns))
+
+
+def of_kernels(rows: Callable[[RankMeasurement], Iterable[NamedTime | PartTime]]) -> tuple[Of, Of]:
+    """(their time, no more than the device is busy; their apart_ns) of some of a rank's kernels."""
+
+    def time_ns(rank: RankMeasurement) -> int:
+        busy_ns = rank.ledger.compute + rank.ledger.exposed_comm.total
+        return min(sum(row.total_ns for row in rows(rank)), busy_ns)
+
+    return time_ns, lambda rank: sum(row.apart_ns for row in rows(rank))
+
+
+def of_names(which: Callable[[NamedTime], object]) -> tuple[Of, Of]:
+    """The same of kernels of some names."""
+    return of_kernels(lambda rank: filter(which, rank.kernel_times))
+
+
+def of_parts(which: Callable[[PartTime], object]) -> tuple[Of, Of]:
+    """The same of some parts of the model."""
+    return of_kernels(lambda rank: filter(which, rank.kernel_parts.parts))
 
 
 MIN_HOST_FRAC = 0.05

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from perfdoc.knobs.knob import Value
 from perfdoc.results.figures import gib
 from perfdoc.rules.engine.advise import Advice, advise, needing
-from perfdoc.rules.engine.gain import RankMeasurement, at_most, predicted
+from perfdoc.rules.engine.gain import Gain, RankMeasurement, at_most, predicted
 from perfdoc.rules.engine.needs import WINDOW, Missing, Need, applies, first_missing, given, skipped
 from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.capture import KERNELS, fused_attention_runs
 from perfdoc.rules.facts.failed_request import first_failed, remedy_of_failed, tells_remedy
+from perfdoc.rules.facts.graphs import of_parts, without_kernels
 from perfdoc.rules.facts.memory_need import (
     cp_of,
     layer_activation_bytes,
@@ -55,6 +56,12 @@ NEEDS = (
 def again_ns(rank: RankMeasurement) -> int:
     """A rank's kernels recomputed for the backward pass."""
     return min(rank.kernel_parts.recompute_ns or 0, rank.ledger.compute)
+
+
+def without_again(case: Case) -> Gain | None:
+    """An upper bound of recomputing nothing: what these kernels exchange goes, too."""
+    time, apart = of_parts(lambda p: p.phase == "recompute")
+    return without_kernels(case, lambda r: max(time(r), again_ns(r)), apart, "all recomputed kernels")
 
 
 def is_needless(case: Case) -> bool:

@@ -8,10 +8,11 @@ from perfdoc.patterns import pattern_of
 from perfdoc.results.efficiency import OperatorEfficiency
 from perfdoc.results.figures import per_cent, significant
 from perfdoc.results.names import shorten
-from perfdoc.rules.engine.gain import Gain, RankMeasurement, ceiling, predicted
+from perfdoc.rules.engine.gain import Gain, Of, RankMeasurement, ceiling, predicted
 from perfdoc.rules.engine.needs import Missing, Need, skipped
 from perfdoc.rules.engine.rule import Case, Evidence
 from perfdoc.rules.facts.capture import slowed_by
+from perfdoc.rules.facts.graphs import without_kernels
 
 KNOWN_MIN_FRAC = 0.1
 """Of compute: with less of it known, what is lost says little of the job."""
@@ -67,21 +68,20 @@ def gemms(rank: RankMeasurement) -> list[OperatorEfficiency]:
     return gemms_of(rank.efficiency.operators)
 
 
-def most_by_replay(
-    case: Case, key: str, of: Callable[[RankMeasurement], int], what: str, *, launches_go: bool = False
-) -> Gain | None:
+def most_by_replay(case: Case, key: str, of: Of, what: str, apart: Of | None = None) -> Gain | None:
     """An upper bound: kernels at a bound, by replay, and no more than the time that is lost, unless launches
     go too.
 
     key: of the prediction. of: what a rank loses. Without a replay that holds, all of it, mean over ranks.
-    launches_go: whether the replay takes launches away, which `of` has no time of.
+    apart: as of without_kernels, where the replay takes launches away, which `of` has no time of.
     """
-    most, replayed = ceiling(case, of, what), predicted(case, key)
+    most = without_kernels(case, of, apart, what) if apart else ceiling(case, of, what)
+    replayed = predicted(case, key)
     if most is None or replayed is None or not holds(case, replayed, of):
         return most
     said = [f"upper bound, by replay: {what}", *replayed.assumptions]
     high_ms = replayed.high_ms or 0.0
-    if launches_go:
+    if apart:
         said.insert(1, "the launches that go are in it")
     else:
         lost_ms = max(of(r) / case.units_of(r) for r in case.ranks) / 1e6
@@ -95,7 +95,7 @@ def most_by_replay(
 _ALL = 0.9
 
 
-def holds(case: Case, replayed: Gain, of: Callable[[RankMeasurement], int]) -> bool:
+def holds(case: Case, replayed: Gain, of: Of) -> bool:
     """Whether a replay of faster kernels says what they gain: not where the capture slows the host, so that
     they wait for launches which come sooner without it, unless nearly all that they save (`of`) is gained."""
     if not replayed.is_predicted:

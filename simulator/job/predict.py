@@ -53,7 +53,7 @@ def build_model(
         message_ns=message_ns,
         network=network_of(
             seen.traffic,
-            _sizes(settings),
+            {"tp": settings.tp, "cp": settings.cp, "ep": settings.ep, "dp": settings.replicas},
             settings=settings,
             domain=domain,
             message_ns=message_ns,
@@ -169,10 +169,6 @@ def _standing(ranks: Sequence[RankWork], stages: Sequence[Stage]) -> Sequence[Ra
     """The ranks that the stages were made of."""
     numbers = {n for s in stages for n in s.ranks}
     return [r for r in ranks if r.rank in numbers] or ranks
-
-
-def _sizes(settings: JobSettings) -> dict[str, int]:
-    return {"tp": settings.tp, "cp": settings.cp, "ep": settings.ep, "dp": settings.replicas}
 
 
 _WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}

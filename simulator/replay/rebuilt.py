@@ -218,7 +218,8 @@ def rebuild_rank(
     if whole:
         size[at[at >= 0]] = comm.bytes[at >= 0]
     reduces = np.zeros(count, np.int8)
-    does = np.array([_reduces(k.collective if k is not None else None) for k in comm.kinds], np.int8)
+    named = [k.collective if k is not None else None for k in comm.kinds]
+    does = np.array([int(name in REDUCING) if name else NONE for name in named], np.int8)
     reduces[at[at >= 0]] = does[comm.kind[at >= 0]] if len(does) else 0
     no_kernels = (np.broadcast_to(np.int8(NONE), count), unknown(count), unknown(count))
     kernel_class, alone, narrow = _kernels(view, tasks) if whole else no_kernels
@@ -257,10 +258,6 @@ def rebuild_rank(
             ),
         ),
     )
-
-
-def _reduces(collective: str | None) -> int:
-    return NONE if not collective else int(collective in REDUCING)
 
 
 _KERNEL_MIN_NS = 2_000

@@ -54,9 +54,16 @@ def found_in(folder: Path, text: str, other_stream: str = "") -> UnfusedAttentio
     return rank.kernel_parts.unfused_attention
 
 
-def seen(forwards: int, backwards: int | None, between_us: int, products: int) -> UnfusedAttention:
+def seen(
+    forwards: int, backwards: int | None, between_us: int, products: int, apart_us: int
+) -> UnfusedAttention:
+    """apart_us: each is launched as the one before ends, so what all but the last of each pass take."""
     return UnfusedAttention(
-        forwards=forwards, backwards=backwards, between_ns=between_us * US, products_ns=products * 10 * US
+        forwards=forwards,
+        backwards=backwards,
+        between_ns=between_us * US,
+        products_ns=products * 10 * US,
+        apart_ns=apart_us * US,
     )
 
 
@@ -68,13 +75,13 @@ GRADIENT = "PPCCPPddnmdSamnSCamPPm"
     ("text", "expected"),
     [
         # Scale, mask, softmax, cast: 4 of 1 us, twice, and the projection behind is no product of it.
-        ("PmksCPP" * 2, seen(2, 0, 8, 4)),
-        (f"Pm{BY_HAND}CPP" * 3, seen(3, 0, 21, 6)),
+        ("PmksCPP" * 2, seen(2, 0, 8, 4, 2 * 14)),
+        (f"Pm{BY_HAND}CPP" * 3, seen(3, 0, 21, 6, 3 * 17)),
         # A softmax that is fused with its mask alone, forward and backward.
-        ("PhPP" * 2 + "PPBPP" * 2, seen(2, 2, 4, 4 + 8)),
+        ("PhPP" * 2 + "PPBPP" * 2, seen(2, 2, 4, 4 + 8, 2 * 11 + 2 * 31)),
         # Behind a dropout's gradient, two products on either side of the softmax's.
-        ("PsPP" * 2 + "PPCPPmbmPPC" * 2, seen(2, 2, 2 + 6, 4 + 8)),
-        (f"P{BY_HAND}PP" * 2 + GRADIENT * 2, seen(2, 2, 10 + 26, 4 + 8)),
+        ("PsPP" * 2 + "PPCPPmbmPPC" * 2, seen(2, 2, 2 + 6, 4 + 8, 2 * 11 + 2 * 33)),
+        (f"P{BY_HAND}PP" * 2 + GRADIENT * 2, seen(2, 2, 10 + 26, 4 + 8, 2 * 15 + 2 * 43)),
     ],
 )
 def test_what_is_between_two_products(tmp_path: Path, text: str, expected: UnfusedAttention) -> None:
@@ -97,10 +104,10 @@ def test_what_is_none(tmp_path: Path, text: str) -> None:
 
 
 def test_other_streams_and_fused_attention_do_not_matter(tmp_path: Path) -> None:
-    assert found_in(tmp_path, "PsPPFP" * 2, other_stream="mmmm" * 5) == seen(2, 0, 2, 4)
+    assert found_in(tmp_path, "PsPPFP" * 2, other_stream="mmmm" * 5) == seen(2, 0, 2, 4, 2 * 11)
 
 
 def test_more_gradients_than_forwards_are_not_told_apart(tmp_path: Path) -> None:
     """A layer norm by hand has gradients of the same kernels: which are attention's is not known."""
     text = f"P{BY_HAND}PP" * 2 + GRADIENT * 3
-    assert found_in(tmp_path, text) == seen(2, None, 10, 4)
+    assert found_in(tmp_path, text) == seen(2, None, 10, 4, 2 * 15)

@@ -164,7 +164,8 @@ def test_a_softmax_between_products(
     tmp_path: Path, softmax_us: int, gap_us: int, state: str, level: str
 ) -> None:
     """Two products of 50 us around a softmax in each step of 1 ms; fused attention runs elsewhere. 19 us are
-    19 / 300 of compute where the device idles for 700."""
+    19 / 300 of compute where the device idles for 700, perhaps for launches: the host takes 4 ns for those of
+    softmax and second product."""
     kernels = ((GEMM, 50), (SOFTMAX, softmax_us), (GEMM, 50), (FLASH, 20))
     found = result("PD405", given(case_of(tmp_path, laid(*kernels, gap_us=gap_us))))
     assert (found.state, found.level if level else "") == (state, level)
@@ -173,7 +174,7 @@ def test_a_softmax_between_products(
         # The products are a part of what fused attention replaces.
         assert (gain_of(found).method, gain_of(found).high_ms) == (
             "ceiling",
-            pytest.approx((100 + softmax_us) / 1e3),
+            pytest.approx((100 + softmax_us + 0.004 * bool(gap_us)) / 1e3, rel=1e-6),
         )
 
 
