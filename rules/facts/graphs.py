@@ -8,7 +8,7 @@ from perfdoc.analyzers.kernels.parts import NamedTime
 from perfdoc.results.figures import gib
 from perfdoc.results.kernels import PartTime
 from perfdoc.rules.engine.advise import Advice, advise, needing
-from perfdoc.rules.engine.gain import Gain, Of, RankMeasurement, ceiling
+from perfdoc.rules.engine.gain import LAUNCHES, Gain, Of, RankMeasurement, ceiling
 from perfdoc.rules.engine.rule import Case
 from perfdoc.rules.facts.capture import as_slow, if_as_slow
 from perfdoc.rules.facts.degrees import experts_of, has_experts, shapes_change
@@ -180,8 +180,7 @@ def without_kernels(case: Case, of: Of, apart: Of, what: str) -> Gain | None:
 
     if not any(map(late_ns, case.ranks)):
         return ceiling(case, of, what)
-    what += ", and idle time before their launches"
-    return if_as_slow(case, ceiling(case, of, what, launches=late_ns))
+    return if_as_slow(case, ceiling(case, of, what + LAUNCHES, launches=late_ns))
 
 
 def of_kernels(rows: Callable[[RankMeasurement], Iterable[NamedTime | PartTime]]) -> tuple[Of, Of]:
