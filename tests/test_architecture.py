@@ -176,7 +176,7 @@ BUDGET = {
     "profiling": 7_922,  # no signal within what belongs together; copies of the process; no end of a training
     "reports": 7_797,  # what a list says of its order and savings; all ranks first; uneven steps
     "results": 3_960,  # what hosts allocate; savings in words; words that are compared; the what-if study
-    "rules": 17_864,  # slow links of any dimension; what late hosts idle; what GPUs send; pauses; XLA
+    "rules": 17_865,  # slow links of any dimension; what late hosts idle; what GPUs send; pauses; XLA
     "simulator": 13_801,  # tasks numbered by level; many ranks a level at a time; absent ranks; late in turn
     "src": 22_546,  # copied workers, all ended; an end that takes nothing apart; GEMMs in FP32; kept patterns
     "traces": 10_275,  # parts joined as they come; figures of others; merged ranks; ROCm's copies; UTC

@@ -180,7 +180,8 @@ def without_kernels(case: Case, of: Of, apart: Of, what: str) -> Gain | None:
 
     if not any(map(late_ns, case.ranks)):
         return ceiling(case, of, what)
-    return if_as_slow(case, ceiling(case, of, what + LAUNCHES, launches=late_ns))
+    bound = ceiling(case, of, what + LAUNCHES, launches=late_ns)
+    return if_as_slow(case, bound) if sum(map(late_ns, case.ranks)) > sum(map(of, case.ranks)) else bound
 
 
 def of_kernels(rows: Callable[[RankMeasurement], Iterable[NamedTime | PartTime]]) -> tuple[Of, Of]:
