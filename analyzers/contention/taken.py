@@ -39,7 +39,9 @@ _MOST, _ALIKE_FRAC = 0.75, 0.25
 _RARE = 0.45
 """Of the runs at a place: with more of them long, which is usual is not known."""
 _IN_A_ROW = 0.5
-"""Of the runs, followed by another one: a longer micro-batch has longer kernels only."""
+"""Of the runs, followed by one that takes longer too: a longer micro-batch has longer kernels only."""
+_OWED, _SLICE_NS = 6, 2_000_000
+"""Runs that a kind owes by its time, and has none: others' work differs. Longer ones are always hit."""
 _SPREAD = 0.6
 """Of the places that runs dealt out by chance would hit: at few alone the work differs from step to step."""
 _SHARED_FRAC = 0.1
@@ -72,10 +74,8 @@ def taken(view: DeviceView, ledger: Ledger) -> Taken | None:
     lost = max(WORTH_A_VERDICT_FRAC, largest_loss([ledger])[1])
     if frac <= max(_SHARED_FRAC, lost):
         return _interrupted(view, ledger.total * lost)
-    said = (
-        f"The GPU is shared: in {share(frac)} of the time in which this process computes, kernels of another"
-    )
-    return Taken(frac=frac, said=f"{said} one run too, so that each may take longer.")
+    said = f"The GPU is shared: in {share(frac)} of the time in which this process computes, "
+    return Taken(frac=frac, said=f"{said}kernels of another one run too, so that each may take longer.")
 
 
 def _others(view: DeviceView) -> Intervals:
@@ -113,11 +113,16 @@ def _interrupted(view: DeviceView, least_ns: float) -> Taken | None:
     table = np.lexsort((step, place)).reshape(-1, len(begins))  # a row a place, a column a step
     usual = np.partition(took[table], len(begins) // 4, axis=1)[:, [len(begins) // 4]]
     longer = took[table] - usual
-    hit = (longer > _LONGER_NS) & (longer > _LONGER_FRAC * usual)
+    much = longer > _LONGER_FRAC * usual
+    hit = (longer > _LONGER_NS) & much
+    of, time_ns = kind[table[:, 0]], (usual * (usual < _SLICE_NS)).ravel()
+    time, met = np.bincount(of, time_ns), np.bincount(of, hit.sum(axis=1))
+    if (met[time * met.sum() > _OWED * time.sum()] == 0).any():
+        return None
     hit &= hit.mean(axis=1, keepdims=True) <= _RARE
     hit &= np.median(took[table] / np.maximum(usual, 1), axis=0) <= _AS_EVER if hit.any() else False
     at, more = table[hit], longer[hit]
-    in_a_row = np.isin(at + 1, at).mean() if len(at) else 0.0
+    in_a_row = np.isin(at + 1, table[much]).mean() if len(at) else 0.0
     other = activity.comm | activity.copies | crowded_intervals(activity)
     alone = other.covered_within(start[at], start[at] + took[at]) <= CROWDED_MIN_FRAC * took[at]
     at, more = kept(alone, at, more)
@@ -131,8 +136,8 @@ def _interrupted(view: DeviceView, least_ns: float) -> Taken | None:
     alike = (np.abs(more - median) <= _ALIKE_FRAC * median).mean() >= _MOST
     if not alike and (2 * more >= took[at]).mean() < _MOST:
         return None
-    whole, frac = view.window.duration_ns, float(more.sum()) / view.window.duration_ns
-    cost = f"{brief(more.sum() / len(steps))} of the {brief(whole / len(steps))} step, {share(frac)}"
+    frac, count = float(more.sum()) / view.window.duration_ns, len(steps)
+    cost = f"{brief(more.sum() / count)} of the {brief(view.window.duration_ns / count)} step, {share(frac)}"
     said = f"{cost}: some kernels take {brief(median)} longer than at the same place of other steps"
     who = "is shared, or pauses" if kinds > 1 else "may be shared, or their work differs"
     where = f"{len(at):,} of {table.size:,} such kernels, of {plural(kinds, 'kind')}, in "

@@ -55,7 +55,7 @@ _KINDS: tuple[tuple[CallKind, str], ...] = (
 """(kind, pattern on the whole name without its suffix); the first that matches wins."""
 
 _NEARLY_ALL = 0.9
-"""Of launches of kernels that run longer than a launch takes to arrive."""
+"""Of launches of kernels that run longer than a launch and its return take."""
 _GRAPH_LAUNCH = pattern_of(rf"{_API}GraphLaunch\w*")
 _COPY = pattern_of(rf"{_API}Memcpy\w*")
 
@@ -208,10 +208,12 @@ def _waiting_copies(view: DeviceView) -> I64:
 
 def _blocking_launches(view: DeviceView) -> I64:
     """Rows of API calls of launches, where nearly all return no earlier than their kernel ends: with
-    CUDA_LAUNCH_BLOCKING=1. How short ones end beside their calls tells nothing."""
+    CUDA_LAUNCH_BLOCKING=1. How short ones end beside their calls tells nothing, nor beside slow calls."""
     kernels, calls = view.trace.kernels, view.launches.kernels
     rows = np.flatnonzero((calls >= 0) & (kernels.device == view.activity.device))
-    waited = view.trace.api_calls.end_ns[calls[rows]] >= kernels.end_ns[rows]
-    tells = kernels.end_ns[rows] - kernels.start_ns[rows] > LAUNCH_LATENCY_MAX_NS
-    blocking = waited[tells].sum() > _NEARLY_ALL * tells.sum()
+    api, took = view.trace.api_calls, kernels.end_ns[rows] - kernels.start_ns[rows]
+    waited = api.end_ns[calls[rows]] >= kernels.end_ns[rows]
+    tells = took > 2 * LAUNCH_LATENCY_MAX_NS
+    in_it = waited & (api.end_ns[calls[rows]] - api.start_ns[calls[rows]] <= 2 * took)
+    blocking = in_it[tells].sum() > _NEARLY_ALL * tells.sum()
     return unique(calls[rows[waited]]) if blocking else rows[:0]

@@ -125,12 +125,12 @@ def _buckets(often: float, sizes: Sequence[int | None], steps: int) -> list[str]
 def seldom_summed(case: Case) -> str:
     """What sends less where nothing is hidden and half of the steps reduce nothing much; else empty."""
     of = [rank.step_ledgers.leaf_ns["exposed_comm.dp"] for rank in case.ranks if rank.window.steps >= _FEWEST]
-    often = [int(np.count_nonzero(exposed > _LITTLE * exposed.max())) for exposed in of]
+    often = [int(np.count_nonzero(exposed > _LITTLE * exposed.mean())) for exposed in of]
     seldom = all(2 * n <= len(exposed) for n, exposed in zip(often, of, strict=True))
     if not of or not seldom or (hidden_frac(case, "dp") or 0.0) > _LITTLE:
         return ""
     return (
-        f"{often[0]} of {len(of[0])} steps reduce, as where gradients are accumulated or weights averaged "
+        f"{max(often)} of {len(of[0])} steps reduce, as where gradients are accumulated or weights averaged "
         "(local SGD, DiLoCo): more seldom, fewer bytes, or beside the next steps costs less."
     )
 
@@ -154,7 +154,7 @@ def less_of_shards(case: Case) -> str:
 
 
 _FEWEST, _LITTLE = 4, 0.1
-"""Steps that show how often one reduces; of the longest step's communication, or of all of it."""
+"""Steps that show how often one reduces; of a mean step's communication (one may hang), or of all of it."""
 _BOTH_PASSES = 1.5
 """All-gathers for each reduce-scatter: weights are gathered in the forward and in the backward pass."""
 _KEEP_WHOLE = (

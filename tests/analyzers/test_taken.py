@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,9 @@ KERNELS = {
     "vectorized_layer_norm_kernel": 100,
 }
 STEPS, LAYERS = 10, 12
+
+
+QKV, FC1, FC2 = (f"nvjet_tst_{of}" for of in ("128x128", "256x128", "256x192"))
 
 
 def steps(thread: ThreadBuilder, device: DeviceBuilder, longer_us: dict[tuple[int, int, str], int]) -> None:
@@ -85,6 +89,44 @@ def test_other_work_is_no_shared_gpu(longer: dict[tuple[int, int, str], int], tm
     assert not any(words in screen for words in ("same place", "shared"))
 
 
+def micro_batches(chance: random.Random) -> list[tuple[str, float]]:
+    """Eight, one in five with sequences half longer; GEMMs whose grid is all SMs whatever they multiply."""
+    lengths = [1.5 if chance.random() < 0.2 else 1.0 for _ in range(8)]
+    layer = [(QKV, 250.0), (FC1, 1_000.0), ("nvjet_tst_192x128", 250.0), (FC2, 1_000.0)]
+    return [(name, us * longer) for longer in lengths for _ in range(6) for name, us in layer]
+
+
+def experts(chance: random.Random) -> list[tuple[str, float]]:
+    """Six layers of eight experts, of which one, drawn anew each time, gets three times the tokens."""
+    made: list[tuple[str, float]] = []
+    for _ in range(6):
+        popular = chance.randrange(8)
+        of_each = [720.0 if expert == popular else 240.0 for expert in range(8)]
+        made += [(QKV, 900.0), *((FC1, us) for us in of_each), *((FC2, us) for us in of_each)]
+    return made
+
+
+@pytest.mark.parametrize("work", [micro_batches, experts])
+def test_a_batch_that_varies_is_no_shared_gpu(
+    work: Callable[[random.Random], list[tuple[str, float]]], tmp_path: Path
+) -> None:
+    """No other process is there: how long kernels take is drawn with what they compute."""
+    chance = random.Random(1)
+    builder, thread, device = one_gpu()
+    at = 1_000 * US
+    for step in range(12):
+        begin, busy = at, at + 10 * US
+        for name, us in work(chance):
+            end = busy + int(us) * US
+            device.kernel(name, busy, end, launch=(thread, at, at + 3 * US))
+            at, busy = at + 5 * US, end
+        thread.synchronize("device", at, busy)
+        thread.range(f"step {step}", begin, busy)
+        at = busy
+    screen = first_screen(builder, tmp_path)
+    assert not any(words in screen for words in ("same place", "shared"))
+
+
 @pytest.mark.parametrize("uuid", ["GPU-1", "GPU-2"])
 def test_two_processes_on_one_gpu_have_it_at_the_same_time(uuid: str, tmp_path: Path) -> None:
     """Both compute all the time: on one GPU, or on one each."""
@@ -93,6 +135,7 @@ def test_two_processes_on_one_gpu_have_it_at_the_same_time(uuid: str, tmp_path: 
         process = builder.process(pid=pid)
         steps(process.thread(), process.device(uuid=gpu), {})
     screen = first_screen(builder, tmp_path)
+    assert ".." not in screen
     assert ("The GPU is shared: in 99" in screen or "The GPU is shared: in 100" in screen) == (
         uuid == "GPU-1"
     )

@@ -108,7 +108,8 @@ def verdict_of(
     if beside and beside != said:
         why = f"{why.strip()} {beside}"
     if seen.taken:
-        said, why = seen.taken.split(". ", 1)[0] + ".", f"{seen.taken.partition('. ')[2]} {why}"
+        said, _, rest = seen.taken.removesuffix(".").partition(". ")
+        said, why = f"{said}.", f"{rest}. {why}" if rest else why
     if seen.failed_allocations:
         why = f"{said} {why}"
         said = f"{plural(seen.failed_allocations, 'allocation')} failed: out of GPU memory."
