@@ -146,7 +146,8 @@ class JobFacts:
             for name, inputs in _FOLLOWS_FROM.items()
             if name not in known and not inputs.isdisjoint(known)
         }
-        merged = {**_values(self), **known, **dict.fromkeys(stale)}
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        merged = {**own, **known, **dict.fromkeys(stale)}
         derived = derived_sizes({n: v for n, v in merged.items() if v is not None})
         new = {n: v for n, v in derived.items() if merged.get(n) is None}
         sources = {n: s for n, s in sources.items() if n not in stale} | dict.fromkeys(new, "derived")
@@ -164,10 +165,6 @@ def common_facts(several: Sequence[JobFacts]) -> JobFacts:
         if f.name != "sources" and all(getattr(s, f.name) == getattr(first, f.name) for s in several[1:])
     }
     return JobFacts(**alike, sources={n: s for n, s in first.sources.items() if n in alike})
-
-
-def _values(facts: JobFacts) -> dict[str, Any]:
-    return {f.name: getattr(facts, f.name) for f in fields(facts)}
 
 
 def facts_beside(capture: Path) -> JobFacts:

@@ -83,7 +83,7 @@ def _sums_an_update(trace: Trace) -> float:
     )
     inside = _inside(trace, thread, at, _IN_NODE)
     passes = unique(np.searchsorted(np.sort(forward), at[inside]))
-    return float(np.count_nonzero(passes) / len(update)) if len(update) else 0.0
+    return float(np.count_nonzero(passes) / len(update)) if len(update) > 1 else 0.0
 
 
 def _is(comm: Communication, collective: str) -> Bool:

@@ -54,8 +54,8 @@ _KINDS: tuple[tuple[CallKind, str], ...] = (
 )
 """(kind, pattern on the whole name without its suffix); the first that matches wins."""
 
-_NEARLY_ALL = 0.9
-"""Of launches of kernels that run longer than a launch and its return take."""
+_NEARLY_ALL, _FEW = 0.9, 7
+"""Of launches of kernels that run longer than a launch and its return take; so few of them tell nothing."""
 _GRAPH_LAUNCH = pattern_of(rf"{_API}GraphLaunch\w*")
 _COPY = pattern_of(rf"{_API}Memcpy\w*")
 
@@ -215,5 +215,5 @@ def _blocking_launches(view: DeviceView) -> I64:
     waited = api.end_ns[calls[rows]] >= kernels.end_ns[rows]
     tells = took > 2 * LAUNCH_LATENCY_MAX_NS
     in_it = waited & (api.end_ns[calls[rows]] - api.start_ns[calls[rows]] <= 2 * took)
-    blocking = in_it[tells].sum() > _NEARLY_ALL * tells.sum()
+    blocking = in_it[tells].sum() > max(_NEARLY_ALL * tells.sum(), _FEW)
     return unique(calls[rows[waited]]) if blocking else rows[:0]

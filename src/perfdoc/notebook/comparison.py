@@ -55,7 +55,7 @@ class Comparison:
         for rank in self.result.ranks:
             plain = asdict(rank)
             of_leaf = plain.pop("leaves_change_ns")
-            rows.append({**plain, **{f"{_column(n)}_change_ns": of_leaf.get(n, 0) for n in leaves}})
+            rows.append({**plain, **{f"{n.replace('.', '_')}_change_ns": of_leaf.get(n, 0) for n in leaves}})
         return _of_rows(rows, "label")
 
     @property
@@ -82,10 +82,6 @@ class Comparison:
         from perfdoc.results.names import prose
 
         return f"<perfdoc.Comparison: {prose(self.verdict, 400)}>"
-
-
-def _column(leaf: str) -> str:
-    return leaf.replace(".", "_")
 
 
 def _text(value: Any, is_set: bool) -> str | None:
