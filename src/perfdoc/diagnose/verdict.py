@@ -108,8 +108,8 @@ def verdict_of(
     if beside and beside != said:
         why = f"{why.strip()} {beside}"
     if seen.taken:
-        said, _, rest = seen.taken.removesuffix(".").partition(". ")
-        said, why = f"{said}.", f"{rest}. {why}" if rest else why
+        said, *rest = sentences(seen.taken)
+        why = " ".join([*rest, why])
     if seen.failed_allocations:
         why = f"{said} {why}"
         said = f"{plural(seen.failed_allocations, 'allocation')} failed: out of GPU memory."
@@ -138,10 +138,8 @@ def _of_time(
         return once.beside_steps(outside, _gpus(ranks))
     part = brief(frac * whole_ns / sum(units_of(ranks)))
     if account.graphs_frac(ranks) > _MOSTLY:
-        hidden = (
-            f"{share(account.graphs_frac(ranks))} of kernel time is in CUDA graphs traced as a whole: what "
-            "is lost inside them is hidden."
-        )
+        part_of = f"{share(account.graphs_frac(ranks))} of kernel time is in CUDA graphs"
+        hidden = f"{part_of} traced as a whole: what is lost inside them is hidden."
         counts = "Communication and idle time inside them count as compute."
         if frac < WORTH_A_VERDICT_FRAC:
             return hidden, counts
