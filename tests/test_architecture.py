@@ -178,7 +178,7 @@ BUDGET = {
     "results": 3_960,  # what hosts allocate; savings in words; words that are compared; the what-if study
     "rules": 17_865,  # slow links of any dimension; what late hosts idle; what GPUs send; pauses; XLA
     "simulator": 13_801,  # tasks numbered by level; many ranks a level at a time; absent ranks; late in turn
-    "src": 22_541,  # copied workers, all ended; an end that takes nothing apart; GEMMs in FP32; kept patterns
+    "src": 22_542,  # copied workers, all ended; an end that takes nothing apart; GEMMs in FP32; kept patterns
     "traces": 10_272,  # parts joined as they come; figures of others; merged ranks; ROCm's copies; UTC
     "trainer": 4_837,  # short names, a warm-up that fits a short run, the time left, steps that pass by
 }

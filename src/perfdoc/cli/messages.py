@@ -13,7 +13,6 @@ from typing import Annotated, Literal, NoReturn
 import typer
 
 from perfdoc.cli.headings import RARE
-from perfdoc.run.stop import stop_behind
 
 EXIT_FOUND = 1
 """What was looked for is there: a rule of --fail-on, an error of a configuration, a step that is slower."""
@@ -57,6 +56,8 @@ def in_one_line(
         unwritten = (OSError, *([database.Error] if database else []))
         if debug or not isinstance(error, mistakes or (ValueError, *unwritten)):
             raise
+        from perfdoc.run.stop import stop_behind
+
         if stop := stop_behind(error):
             raise stop from None
         if not mistakes and isinstance(error, unwritten):
