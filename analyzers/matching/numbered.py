@@ -121,9 +121,7 @@ class InOrder:
         for member, reason in self.failed.items():
             by_reason.setdefault(reason, []).append(member)
         return "; ".join(
-            f"{listed([members[m].name for m in at], 4)}: {reason}"
-            for reason, at in by_reason.items()
-            for reason, failed in by_reason.items()
+            f"{listed([members[m].name for m in at], 4)}: {reason}" for reason, at in by_reason.items()
         )
 
 

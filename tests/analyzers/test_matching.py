@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from perfdoc.analyzers.communication.calls import CollectiveCalls
 from perfdoc.analyzers.communication.matches import Matches
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.matching.collectives import match_collectives
+from perfdoc.analyzers.matching.numbered import InOrder
 from perfdoc.analyzers.matching.shifts import possible_shifts
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import calls_of_file
@@ -24,6 +26,14 @@ from tests.captures.kineto import write_kineto
 from tests.captures.timeline import TimelineBuilder
 
 NO_FACTS = JobFacts()
+
+
+def test_each_reason_why_ranks_are_not_matched_is_told_once_with_its_ranks() -> None:
+    ranks = [SimpleNamespace(name=f"rank {number}") for number in range(4)]
+    found = InOrder(
+        calls=(), matched_by=None, failed={1: "too few calls", 3: "too few calls", 2: "other steps"}
+    )
+    assert found.reason(ranks) == "rank 1, rank 3: too few calls; rank 2: other steps"  # type: ignore[arg-type]
 
 
 def pairs(matches: Matches) -> list[list[tuple[int, int]]]:
